@@ -1,0 +1,57 @@
+"""What a recorded step must not do, checked without a GPU.
+
+A replay runs no Python and waits for no device value: a step that reads one back (`.item()`, `.tolist()`,
+a boolean test) or whose shapes depend on data cannot be recorded. CUDA says so with error 900 and no name;
+here the operation is named, on any device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class CaptureError(RuntimeError):
+    """The step cannot be recorded; the message names the operation."""
+
+
+def refuse_host_sync(func: Any) -> None:
+    """Raises CaptureError if this ATen operation needs a value from the device."""
+    if torch.Tag.data_dependent_output in func.tags:
+        raise CaptureError(f"{func.name()} needs a value from the device, so the step cannot be replayed")
+
+
+class _HostSyncs(TorchDispatchMode):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        refuse_host_sync(func)
+        return func(*args, **(kwargs or {}))
+
+
+def check_capturable(step: Callable[[Tensor], Tensor], token: Tensor, restore: Callable[[], None]) -> None:
+    """Run one step under the rules of a capture. Raises CaptureError naming what breaks them.
+
+    Two passes: the dispatcher sees `.item()`; `.tolist()`, `.numpy()` and shapes that depend on data show
+    only on tensors without data.
+    """
+    try:
+        with _HostSyncs():
+            step(token)
+    finally:
+        restore()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True):
+            step(token)
+    except CaptureError:
+        raise
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise CaptureError(
+            f"the step reads tensor data on the host: {type(error).__name__}: {reason}"
+        ) from error
+    finally:
+        restore()

@@ -1,0 +1,182 @@
+"""The one decoder: open slots filled by a `Variant`, nothing subclasses it.
+
+decoder = Decoder(VARIANTS["sdpa"], random_model(PRESETS["gpt2"]), capacity=1024)
+logits = decoder.prefill(prompt)            # [B,P] int64 -> [B,V]
+logits = decoder.step(logits.argmax(-1, keepdim=True))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from variants.attention import ATTENTIONS
+from variants.bodies import Body, Modules
+from variants.caches import CACHES
+from variants.errors import UserError
+from variants.executors import EXECUTORS, WarmUp
+from variants.heads import HEADS, all_positions
+from variants.masks import MASKS
+from variants.model import GPT, Head
+from variants.pages import PAGES
+from variants.precision import convert
+from variants.spec import Variant
+
+
+class Decoder:
+    """A variant over one model, for `batch` rows of equal length and at most `capacity` tokens.
+
+    `buckets` are the numbers of slots that fixed-shape steps attend over, ascending; the last one must
+    be the capacity. A step uses the smallest bucket that holds its context. One artefact (compiled step,
+    tape, graph) exists per bucket, built at its first use or by `warm_up`.
+
+    Rows share one position: prompts of different lengths need one decoder each.
+    """
+
+    def __init__(
+        self,
+        variant: Variant,
+        model: GPT,
+        *,
+        batch: int = 1,
+        capacity: int | None = None,
+        buckets: Sequence[int] = (),
+    ) -> None:
+        config = model.config
+        self.capacity = config.n_ctx if capacity is None else capacity
+        if not 1 <= self.capacity <= config.n_ctx:
+            raise UserError(f"capacity {self.capacity} is outside 1..{config.n_ctx}, the model's limit")
+        self.buckets = tuple(buckets) or (self.capacity,)
+        if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] != self.capacity:
+            raise ValueError(f"buckets {self.buckets} must ascend to the capacity {self.capacity}")
+        self.variant, self.batch, self.length = variant, batch, 0
+        self.model = PAGES[variant.pages](convert(model, variant.precision))
+        self.cache = CACHES[variant.cache](config, batch, self.capacity, self.model.wpe.weight)
+        self.mask = MASKS[variant.mask](config, model.device)
+        self.modules = Modules(
+            self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
+        )
+        self.body: Body = self.modules
+        self.executor = EXECUTORS[variant.executor]()
+        self.token = torch.zeros(batch, 1, dtype=torch.int64, device=model.device)
+        self._steps: dict[int, Callable[[], Tensor]] = {}
+
+    # -- the interface that the gate proves and the runner times ------------------------------
+
+    @torch.inference_mode()
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """Start from an empty cache: tokens [B,P] int64 -> logits [B,V] after the last; feeds back the argmax."""
+        tokens = self._checked(tokens, start=0)
+        self.reset()
+        logits = self._forward(tokens, HEADS[self.variant.head])[:, -1]
+        self.token.copy_(logits.argmax(dim=-1, keepdim=True))
+        return logits
+
+    @torch.inference_mode()
+    def extend(self, tokens: Tensor) -> Tensor:
+        """tokens [B,T] int64 after those already held -> logits [B,T,V] of every position."""
+        tokens = self._checked(tokens, start=self.length)
+        logits = self._forward(tokens, all_positions)[:, -tokens.size(1) :]
+        self.token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))
+        return logits
+
+    @torch.inference_mode()
+    def step(self, token: Tensor) -> Tensor:
+        """token [B,1] int64 -> logits [B,V], copied: a later replay does not overwrite them."""
+        self.token.copy_(self._checked(token, start=self.length))
+        return self.advance().clone()
+
+    @torch.inference_mode()
+    def advance(self) -> Tensor:
+        """One step from the token fed back by the last call. The logits [B,V] live until the next step."""
+        self._require_room(self.length, 1)
+        logits = self._step_for(self.bucket(self.length))()
+        self.length += 1
+        return logits
+
+    @torch.inference_mode()
+    def rewind(self, n: int) -> None:
+        """Forget all but the first n tokens."""
+        if not 0 <= n <= self.length:
+            raise UserError(f"cannot rewind to {n} tokens: the decoder holds {self.length}")
+        self.cache.rewind(n)
+        self.length = n
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.rewind(0)
+
+    @torch.inference_mode()
+    def load(self, tokens: Tensor, kv: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Hold these tokens [B,n] with their keys and values (per layer, [B,Hkv,n,D]), computed elsewhere.
+
+        A runner that visits one context again and again must not pay a prefill each time.
+        """
+        tokens = self._checked(tokens, start=0)
+        self.reset()
+        where = self.cache.begin(tokens).where
+        for layer, (k, v) in enumerate(kv):
+            self.cache.append(layer, k, v, where)
+        self.cache.advance(tokens)
+        self.length = tokens.size(1)
+        self.token.copy_(tokens[:, -1:])
+
+    # -- fixed-shape steps --------------------------------------------------------------------
+
+    def bucket(self, n: int) -> int:
+        """Slots that a step at context n attends over."""
+        if not self.variant.fixed_shape:
+            return n + 1
+        return next(slots for slots in self.buckets if slots > n)
+
+    @torch.inference_mode()
+    def warm_up(self, buckets: Sequence[int] = ()) -> list[WarmUp]:
+        """Build the artefacts of these buckets (default: all) and say what each cost."""
+        if not self.variant.fixed_shape:
+            return []
+        for slots in buckets or self.buckets:
+            self._step_for(slots)
+        return self.executor.log
+
+    def _step_for(self, slots: int) -> Callable[[], Tensor]:
+        key = slots if self.variant.fixed_shape else 0
+        self.cache.slots = slots
+        if key not in self._steps:
+            held, token = self.length, self.token.clone()
+
+            def restore() -> None:
+                """Undo a trial step: its slot lies past the length and is free anyway."""
+                self.cache.rewind(held)
+                self.token.copy_(token)
+
+            self._steps[key] = self.executor.build(self.body.step, self.token, restore)
+        return self._steps[key]
+
+    def _forward(self, tokens: Tensor, head: Head) -> Tensor:
+        if self.variant.fixed_shape:
+            self.cache.slots = self.bucket(self.length + tokens.size(1) - 1)
+        logits = self.modules.forward(tokens, head)
+        self.length += tokens.size(1)
+        return logits
+
+    # -- refusals, before anything is written -------------------------------------------------
+
+    def _checked(self, tokens: Tensor, start: int) -> Tensor:
+        if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.size(0) != self.batch:
+            shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
+            raise UserError(
+                f"expected tokens of shape [{self.batch}, T], got {shape}; rows of different lengths need one decoder each"
+            )
+        if tokens.size(1) == 0:
+            raise UserError("expected at least one token, got none")
+        self._require_room(start, tokens.size(1))
+        return tokens.to(self.token.device)
+
+    def _require_room(self, held: int, new: int) -> None:
+        if held + new > self.capacity:
+            raise UserError(
+                f"{held} tokens held and {new} more do not fit into the capacity of {self.capacity}; "
+                "rewind, reset, or build the decoder with a larger capacity"
+            )

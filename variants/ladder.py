@@ -1,0 +1,64 @@
+"""The ladder: every variant that exists, each one slot from its parent. Torch-free.
+
+A new variant is one `.then(...)` line here.
+"""
+
+from __future__ import annotations
+
+from variants.errors import UserError
+from variants.spec import Variant
+
+BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
+
+
+def ladder(precision: str = "float32") -> dict[str, Variant]:
+    """All variants by name, parents before children. `precision` is that of the root rung."""
+    naive = Variant(
+        "naive", "nothing: the reference, every step recomputes the whole text", precision=precision
+    )
+    cat = naive.then("cat", "recomputing the past: one token of work per step", cache="concat")
+    boolmask = cat.then(
+        "boolmask", "one mask buffer per layer and a comparison per layer", mask="shared bool"
+    )
+    lasthead = boolmask.then(
+        "lasthead",
+        "lm_head on all but the last position: cuts naive steps and prefill, cannot change a one-token step",
+        head="last position",
+    )
+    static = lasthead.then("static", "copying the whole cache at every step", cache="static")
+    sdpa = static.then("sdpa", "the written-out attention's separate ops", attention="fused")
+    compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor="compiled")
+    rungs = [
+        naive,
+        cat,
+        boolmask,
+        lasthead,
+        static,
+        sdpa,
+        sdpa.then("nomask", "the stored mask table; computes its row instead", mask="computed"),
+        sdpa.then("hugepages", "most TLB misses while reading the weights", pages="huge"),
+        compiled,
+        sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor="op tape"),
+        sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor="CUDA graph"),
+        compiled.then(
+            "compile-cudagraph",
+            "launching the compiled kernels one by one",
+            executor="compiled in a CUDA graph",
+        ),
+    ]
+    return {variant.name: variant for variant in rungs}
+
+
+def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
+    """The named variants plus what they are compared with, in ladder order, and the names added.
+
+    Raises UserError for a name that is not in the ladder.
+    """
+    unknown = [name for name in names if name not in variants]
+    if unknown:
+        raise UserError(f"unknown variant {', '.join(unknown)}; known: {', '.join(variants)}")
+    wanted = {BASELINE, *names}
+    for name in names:
+        wanted |= {ancestor.name for ancestor in variants[name].ancestors() if ancestor.name != "naive"}
+    chosen = [variant for variant in variants.values() if variant.name in wanted]
+    return chosen, [variant.name for variant in chosen if variant.name not in names]
