@@ -24,7 +24,7 @@ def written_out(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
 
 
 def fused(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
-    # The mask is always passed: `is_causal` aligns top-left, so one query on a warm cache would see key 0 only.
+    # The mask is always passed: `is_causal` aligns top-left, so a lone query would see key 0 only.
     return F.scaled_dot_product_attention(q, k, v, attn_mask=visible, enable_gqa=q.size(1) != k.size(1))
 
 

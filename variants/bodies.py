@@ -40,7 +40,7 @@ class Modules:
             keys, values = self.cache.append(layer, k, v, window.where)
             return self.attention(q, keys, values, visible(layer))
 
-        logits = self.model(window.tokens, window.positions, attend, head)
+        logits: Tensor = self.model(window.tokens, window.positions, attend, head)
         self.cache.advance(tokens)
         return logits
 

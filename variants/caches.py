@@ -33,7 +33,7 @@ class Cache(Protocol):
         ...
 
     def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
-        """New k and v [B,Hkv,T,D] of one layer at `where` -> all keys and values [B,Hkv,S,D] to attend over."""
+        """New k and v [B,Hkv,T,D] of one layer at `where` -> all keys and values [B,Hkv,S,D]."""
         ...
 
     def advance(self, tokens: Tensor) -> None:

@@ -39,7 +39,7 @@ def check_capturable(step: Callable[[Tensor], Tensor], token: Tensor, restore: C
     only on tensors without data.
     """
     try:
-        with _HostSyncs():
+        with _HostSyncs():  # type: ignore[no-untyped-call]
             step(token)
     finally:
         restore()

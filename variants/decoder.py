@@ -67,7 +67,7 @@ class Decoder:
 
     @torch.inference_mode()
     def prefill(self, tokens: Tensor) -> Tensor:
-        """Start from an empty cache: tokens [B,P] int64 -> logits [B,V] after the last; feeds back the argmax."""
+        """From an empty cache: tokens [B,P] int64 -> logits [B,V] after the last; feeds back the argmax."""
         tokens = self._checked(tokens, start=0)
         self.reset()
         logits = self._forward(tokens, HEADS[self.variant.head])[:, -1]
@@ -167,7 +167,8 @@ class Decoder:
         if not isinstance(tokens, Tensor) or tokens.dim() != 2 or tokens.size(0) != self.batch:
             shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else type(tokens).__name__
             raise UserError(
-                f"expected tokens of shape [{self.batch}, T], got {shape}; rows of different lengths need one decoder each"
+                f"expected tokens of shape [{self.batch}, T], got {shape}; "
+                "rows of different lengths need one decoder each"
             )
         if tokens.size(1) == 0:
             raise UserError("expected at least one token, got none")

@@ -50,7 +50,8 @@ class Block(nn.Module):
         B, T, C = x.shape
         y = attend(layer, *self.heads(self.ln_1(x)))
         x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
-        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+        hidden: Tensor = self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+        return x + hidden
 
 
 class GPT(nn.Module):

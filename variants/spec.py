@@ -49,8 +49,8 @@ class Variant:
                 raise ValueError(f"{self.name}: {slot} has no filling {self.slot(slot)!r}; known: {known}")
         if not self.fixed_shape and (self.executor != "eager" or self.body != "modules"):
             raise ValueError(
-                f"{self.name}: executor {self.executor!r} and body {self.body!r} replay one fixed-shape step, "
-                f"which cache {self.cache!r} does not have"
+                f"{self.name}: executor {self.executor!r} and body {self.body!r} need a step of fixed shape, "
+                f"which cache {self.cache!r} does not give"
             )
 
     @property

@@ -1,0 +1,167 @@
+"""Runs the checks and judges them.
+
+A variant is allowed twice the error that plain cached eager makes at the same precision, check by check,
+against float64; plain cached eager itself is held to a multiple of the precision's rounding unit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from profiling.gate.checks import CHECKS, Mismatch, Trial
+from profiling.gate.oracle import Errors, Oracle, agreement_with
+from variants.config import GPTConfig
+from variants.decoder import Decoder
+from variants.ladder import BASELINE, ladder
+from variants.model import GPT, random_model
+from variants.precision import ROUNDING
+from variants.spec import Variant
+
+ALLOWED = 2.0  # times the error of plain cached eager
+PLAIN_EAGER_ALLOWED = 64.0  # rounding units, relative to the scale of the logits
+# rows of a batch are proven equal to solo runs on this model, with rows of different text
+ROWS = 3
+ROWS_CONFIG = GPTConfig(n_layer=1, n_head=4, n_kv_head=2, n_embd=64, n_ctx=64, vocab_size=199)
+
+
+@dataclass
+class GateResult:
+    """`status` is pass or fail; `reason` names the first check that failed."""
+
+    status: str = "pass"
+    reason: str = ""
+    greedy_steps: int = 0
+    checks: list[dict[str, object]] = field(default_factory=list)
+    drift: dict[str, float | int | None] | None = None  # of a reduced precision, against the root's
+
+    def fail(self, name: str, reason: str) -> None:
+        self.checks.append({"check": name, "status": "fail", "detail": reason})
+        if self.status == "pass":
+            self.status, self.reason = "fail", f"{name}: {reason}"
+
+
+class Gate:
+    """Judges decoders over one model. Oracles and budgets are computed once per precision."""
+
+    def __init__(
+        self,
+        model: GPT,
+        precision: str,
+        *,
+        batch: int = 1,
+        capacity: int | None = None,
+        steps: int = 200,
+        forced: int = 64,
+        seed: int = 0,
+    ) -> None:
+        """`steps` greedy tokens and `forced` random ones are proven; `capacity` is that of the decoders."""
+        self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
+        self.capacity, self.steps, self.forced = capacity, steps, forced
+        self._oracles: dict[str, Oracle] = {}
+        self._budgets: dict[str, dict[str, Errors]] = {}
+        self._rows: Gate | None = None
+
+    def check(self, decoder: Decoder) -> GateResult:
+        """Every check of CHECKS, and rows of a batch against solo runs. Exceptions are failures, with reason."""
+        result = self._run(decoder, list(CHECKS))
+        if result.status == "pass":
+            rows = self._rows_gate()
+            small = Decoder(decoder.variant, rows.model, batch=ROWS)
+            outcome = rows._run(small, ["forced"])
+            result.checks.append({**outcome.checks[0], "check": "batch rows"})
+            if outcome.status == "fail":
+                result.status, result.reason = "fail", f"batch rows: {outcome.reason}"
+        if result.status == "pass" and decoder.variant.precision != self.precision:
+            result.drift = self._drift(decoder)
+        return result
+
+    def _run(self, decoder: Decoder, names: list[str]) -> GateResult:
+        precision = decoder.variant.precision
+        result = GateResult()
+        try:
+            budgets = self._budget(precision)
+            trial = self._trial(decoder, self._steps_for(decoder.variant))
+            result.greedy_steps = trial.steps
+            for name in names:
+                self._judge(name, CHECKS[name](trial), budgets, precision, decoder.variant, result)
+        except Mismatch as mismatch:
+            result.fail(name, str(mismatch))
+        except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
+            reason = str(error).strip().splitlines() or ["no message"]
+            result.fail(name if result.greedy_steps else "build", f"{type(error).__name__}: {reason[0]}")
+        return result
+
+    def _judge(
+        self,
+        name: str,
+        errors: Errors | None,
+        budgets: dict[str, Errors],
+        precision: str,
+        variant: Variant,
+        result: GateResult,
+    ) -> None:
+        if errors is None:
+            result.checks.append({"check": name, "status": "pass", "detail": "bit-equal or not applicable"})
+            return
+        unit = ROUNDING[precision] * errors.scale
+        if variant.name == BASELINE:
+            allowed = Errors(PLAIN_EAGER_ALLOWED * unit, 8 * PLAIN_EAGER_ALLOWED * unit, errors.scale)
+        else:
+            plain = budgets[name]
+            allowed = Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, unit), errors.scale)
+        if errors.rms > allowed.rms or errors.max > allowed.max:
+            result.fail(
+                name,
+                f"error rms {errors.rms:.2g}, max {errors.max:.2g} against float64, "
+                f"allowed {allowed.rms:.2g} and {allowed.max:.2g}",
+            )
+            return
+        numbers = {
+            "rms": errors.rms,
+            "max": errors.max,
+            "allowed_rms": allowed.rms,
+            "allowed_max": allowed.max,
+        }
+        result.checks.append({"check": name, "status": "pass", **numbers})
+
+    def _budget(self, precision: str) -> dict[str, Errors]:
+        """The errors of plain cached eager in every check, at this precision."""
+        if precision not in self._budgets:
+            variant = ladder(precision)[BASELINE]
+            plain = Decoder(variant, self.model, batch=self.batch, capacity=self.capacity)
+            trial = self._trial(plain, self.steps)
+            outcomes = {name: check(trial) for name, check in CHECKS.items()}
+            self._budgets[precision] = {name: e for name, e in outcomes.items() if e is not None}
+        return self._budgets[precision]
+
+    def _steps_for(self, variant: Variant) -> int:
+        """The naive decoder is the reference; a few steps show that it is wired up."""
+        return min(self.steps, 8) if variant.cache == "none" else self.steps
+
+    def _trial(self, decoder: Decoder, steps: int) -> Trial:
+        oracle = self._oracle(decoder.variant.precision)
+        tie = ALLOWED * PLAIN_EAGER_ALLOWED * ROUNDING[decoder.variant.precision]
+        forced = self.forced if decoder.variant.cache != "none" else min(self.forced, 14)
+        return Trial.of(decoder, oracle, steps, forced, tie, self.seed)
+
+    def _oracle(self, precision: str) -> Oracle:
+        if precision not in self._oracles:
+            self._oracles[precision] = Oracle(self.model, precision, self.batch)
+        return self._oracles[precision]
+
+    def _rows_gate(self) -> Gate:
+        if self._rows is None:
+            model = random_model(ROWS_CONFIG, self.seed, dtype=self.model.dtype, device=self.model.device)
+            self._rows = Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed)
+        return self._rows
+
+    @torch.inference_mode()
+    def _drift(self, decoder: Decoder) -> dict[str, float | int | None]:
+        trial = self._trial(decoder, self.steps)
+        logits = [decoder.prefill(trial.prompt)[:, None].clone()]
+        logits += [decoder.step(token)[:, None] for token in trial.forced.split(1, dim=1)]
+        text = torch.cat([trial.prompt, trial.forced], dim=1)
+        got = torch.cat(logits, dim=1)
+        return agreement_with(got, self._oracle(self.precision).logits(text)[:, -got.size(1) :])

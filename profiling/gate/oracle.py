@@ -1,0 +1,115 @@
+"""What the right answer is: float64 logits, keys and values of a token sequence, recomputed from nothing.
+
+The reference is cheap: a whole sequence is one pass. If the argmax at every position is the next token of
+what a variant produced, the two agree token for token, by induction over the positions.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.model import GPT
+from variants.precision import exact_copy
+
+KEPT_SEQUENCES = 6  # the variants of one run mostly produce the same few sequences
+
+
+@dataclass(frozen=True)
+class Errors:
+    """How far a tensor is from the float64 one: root mean square, maximum, and the scale of the truth."""
+
+    rms: float
+    max: float
+    scale: float
+
+    @staticmethod
+    def of(got: Tensor, truth: Tensor) -> Errors:
+        difference = (got.double() - truth).abs()
+        return Errors(
+            rms=float(difference.square().mean().sqrt()),
+            max=float(difference.max()) if bool(difference.isfinite().all()) else float("inf"),
+            scale=float(truth.square().mean().sqrt()),
+        )
+
+    def joined(self, other: Errors) -> Errors:
+        return Errors(max(self.rms, other.rms), max(self.max, other.max), max(self.scale, other.scale))
+
+
+class Oracle:
+    """Float64 truth for the weights as one precision stores them."""
+
+    def __init__(self, model: GPT, precision: str, batch: int) -> None:
+        """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
+        # One pass from an empty cache never reads a cached value: this is the naive function, and the
+        # concat cache only keeps the keys and values it computed on the way.
+        self.decoder = Decoder(ladder("float64")["cat"], exact_copy(model, precision), batch=batch)
+        self._seen: OrderedDict[bytes, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = OrderedDict()
+
+    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
+        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
+        return self._run(tokens, last)[0]
+
+    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """Per layer, keys and values float64 [B,Hkv,T,D]."""
+        return self._run(tokens, last)[1]
+
+    def _run(self, tokens: Tensor, last: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        key = tokens.cpu().numpy().tobytes() + bytes([last])
+        if key not in self._seen:
+            self.decoder.reset()
+            # the logits of a long text are large: only the positions that are asked for are kept
+            head = tokens[:, : tokens.size(1) - last] if last else tokens[:, :0]
+            if head.size(1):
+                self.decoder.prefill(head)
+            logits = self.decoder.extend(tokens[:, head.size(1) :])
+            cache = self.decoder.cache
+            n, layers = tokens.size(1), self.decoder.model.config.n_layer
+            self._seen[key] = logits, [cache.contents(layer, n) for layer in range(layers)]
+            if len(self._seen) > KEPT_SEQUENCES:
+                self._seen.popitem(last=False)
+        self._seen.move_to_end(key)
+        return self._seen[key]
+
+
+def greedy_agreement(tokens: Tensor, start: int, truth: Tensor, tie: float) -> tuple[int | None, int]:
+    """Where a greedy continuation leaves the reference.
+
+    tokens [B,T] produced greedily from position `start` on; truth [B,T,V] the reference's logits. Returns
+    (first position that disagrees beyond a tie, or None; number of ties). A tie is a mismatch where the
+    reference's two best logits are closer than `tie`.
+    """
+    predicted = truth[:, start - 1 : -1]
+    produced = tokens[:, start:]
+    wrong = predicted.argmax(-1) != produced
+    margin = predicted.max(-1).values - predicted.gather(-1, produced[..., None])[..., 0]
+    tied = wrong & (margin <= tie)
+    beyond = (wrong & ~tied).any(dim=0).nonzero()
+    first = int(beyond[0]) + start if len(beyond) else None
+    return first, int(tied.sum())
+
+
+def agreement_with(got: Tensor, truth: Tensor) -> dict[str, float | int | None]:
+    """Damage of a reduced precision: logits [B,T,V] against the full-precision ones, position by position."""
+    p, q = truth.double().log_softmax(-1), got.double().log_softmax(-1)
+    same = got.argmax(-1) == truth.argmax(-1)
+    differing = (~same).any(dim=0).nonzero()
+    first = int(differing[0]) if len(differing) else None
+    top2 = truth.double().topk(2, dim=-1).values
+    return {
+        "top1_agreement": float(same.double().mean()),
+        "mean_kl_nats": float((p.exp() * (p - q)).sum(-1).mean()),
+        "rms_logit_error": Errors.of(got, truth.double()).rms,
+        "first_divergence": first,
+        "margin_there": None if first is None else float((top2[..., 0] - top2[..., 1])[:, first].min()),
+    }
+
+
+def random_stream(vocab_size: int, batch: int, n: int, seed: int) -> Tensor:
+    """Seeded random tokens int64 [batch, n]: greedy decoding of random weights loops, these do not."""
+    return torch.randint(vocab_size, (batch, n), generator=torch.Generator().manual_seed(seed))
