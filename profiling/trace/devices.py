@@ -1,0 +1,143 @@
+"""Device work and the calls that started it; busy time, gaps, and what each gap waited for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from profiling.trace.names import (
+    CALL_CATEGORY,
+    DEVICE_CATEGORIES,
+    LAUNCH_KINDS,
+    MEMCPY_CATEGORIES,
+    MEMSET_CATEGORIES,
+    call_kind,
+)
+
+Int = npt.NDArray[np.int64]
+NONE = np.iinfo(np.int64).min
+"""Stands for "no such time" in an int64 column."""
+SPLIT = ("before_call", "during_call", "after_call", "unknown")
+
+
+def calls_of(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The `calls` and `device_events` tables of `profiling.trace.Trace`, linked by correlation id."""
+    category = events["cat"].cat
+    names = pd.Series(category.categories, dtype=object)
+    device_codes = names.index[names.isin(list(DEVICE_CATEGORIES))]
+    call_codes = names.index[[CALL_CATEGORY.search(str(n)) is not None for n in names]]
+    codes = category.codes.to_numpy()
+    calls = _spans(events[np.isin(codes, call_codes)], ["thread", "correlation", "name"])
+    work = _spans(events[np.isin(codes, device_codes)], ["device", "stream", "correlation", "name", "cat"])
+    kinds = np.array([call_kind(str(n)) for n in calls["name"].cat.categories], dtype=object)
+    calls["kind"] = kinds[calls["name"].cat.codes] if len(calls) else np.empty(0, object)
+    work["kind"] = np.select(
+        [work["cat"].isin(list(MEMCPY_CATEGORIES)), work["cat"].isin(list(MEMSET_CATEGORIES))],
+        ["memcpy", "memset"],
+        "kernel",
+    )
+    work = work.drop(columns="cat")
+    work["call"] = _link(work, calls)
+    linked = work["call"].to_numpy()
+    calls["works"] = np.bincount(linked[linked >= 0], minlength=len(calls))
+    _name_unknown_launches(calls, work)
+    safe = np.where(linked >= 0, linked, 0)
+    for key in ("start_ns", "end_ns"):
+        values = calls[key].to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int64)
+        work[f"call_{key}"] = np.where(linked >= 0, values, NONE)
+    work["call_kind"] = np.where(linked >= 0, calls["kind"].to_numpy()[safe] if len(calls) else "", "")
+    return calls, work
+
+
+def _spans(rows: pd.DataFrame, keep: list[str]) -> pd.DataFrame:
+    """Start, end and some columns of events, by start; events that start together stay in file order."""
+    start = rows["ts_ns"].to_numpy()
+    order = np.argsort(start, kind="stable")
+    out = rows[keep].iloc[order].reset_index(drop=True)
+    out.insert(0, "start_ns", start[order])
+    out.insert(1, "end_ns", (start + rows["dur_ns"].to_numpy())[order])
+    return out
+
+
+def _link(work: pd.DataFrame, calls: pd.DataFrame) -> Int:
+    """Row of the call that started each device event, -1 where the file holds none.
+
+    A correlation id is shared by a call and its device events. Synchronising calls have ids too, but start
+    nothing. Where several calls carry one id (a runtime call around a driver call, or ids used again), the
+    last that starts before the device event counts, and of those that bracket each other the outermost.
+    """
+    candidates = calls[
+        (calls["correlation"] >= 0) & ~calls["kind"].isin(["sync", "capture_begin", "capture_end"])
+    ]
+    wanted = work["correlation"].to_numpy()
+    if candidates.empty or not len(wanted):
+        return np.full(len(wanted), -1, np.int64)
+    ids = candidates["correlation"].to_numpy()
+    order = np.argsort(ids, kind="stable")  # within an id: by start, as `calls` is
+    ids, rows = ids[order], candidates.index.to_numpy()[order]
+    first = np.searchsorted(ids, wanted, "left")
+    behind = np.searchsorted(ids, wanted, "right")
+    found = (behind > first) & (wanted >= 0)
+    link = np.where(found, rows[np.minimum(first, len(rows) - 1)], -1)
+    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
+    work_starts = work["start_ns"].to_numpy()
+    for i in np.flatnonzero(found & (behind - first > 1)):
+        outer_end = None
+        for row in rows[first[i] : behind[i]]:
+            if starts[row] > work_starts[i]:
+                break
+            if outer_end is None or starts[row] >= outer_end:
+                link[i], outer_end = row, ends[row]
+    return link
+
+
+def _name_unknown_launches(calls: pd.DataFrame, work: pd.DataFrame) -> None:
+    """A call that is in no table but started device work is a launch of that kind of work."""
+    unnamed = calls.index[(calls["works"] > 0) & ~calls["kind"].isin(LAUNCH_KINDS)]
+    if len(unnamed):
+        kind_of = work[work["call"].isin(unnamed)].groupby("call")["kind"].first()
+        calls.loc[kind_of.index, "kind"] = kind_of.to_numpy()
+
+
+def union_ns(start: Int, end: Int) -> int:
+    """Length covered by intervals that are sorted by start."""
+    if not len(start):
+        return 0
+    reach = np.maximum.accumulate(end)
+    fresh = np.maximum(start[1:], reach[:-1])
+    return int(end[0] - start[0]) + int(np.maximum(end[1:] - fresh, 0).sum())
+
+
+def gaps_of(work: pd.DataFrame) -> pd.DataFrame:
+    """Where one device had nothing to do: `start_ns`, `end_ns`, `ender` (row label of the event that ended
+    the gap), and the four parts of `SPLIT` in ns. `work`: one device's events by start, all streams
+    together.
+    """
+    start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    reach = np.maximum.accumulate(end) if len(end) else end
+    at = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    ender = work.iloc[at]
+    out: dict[str, Any] = {"start_ns": reach[at - 1], "end_ns": start[at], "ender": ender.index.to_numpy()}
+    out |= split_ns(
+        out["start_ns"], out["end_ns"], ender["call_start_ns"].to_numpy(), ender["call_end_ns"].to_numpy()
+    )
+    return pd.DataFrame(out)
+
+
+def split_ns(start: Int, end: Int, call_start: Int, call_end: Int) -> dict[str, Int]:
+    """Waiting times [start, end) cut at the start and the end of the call that ended them; the four parts
+    sum to them.
+    """
+    unknown = call_start == NONE
+    first = np.clip(call_start, start, end)
+    second = np.clip(call_end, first, end)
+    nothing = np.zeros_like(start)
+    return {
+        "before_call": np.where(unknown, nothing, first - start),
+        "during_call": np.where(unknown, nothing, second - first),
+        "after_call": np.where(unknown, nothing, end - second),
+        "unknown": np.where(unknown, end - start, nothing),
+    }

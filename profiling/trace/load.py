@@ -1,0 +1,86 @@
+"""A trace file as one table, exact to the nanosecond, with what was skipped and what is odd about it."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from profiling.trace import devices
+from profiling.trace.read import metadata, open_source, pieces
+from profiling.trace.table import Builder
+
+
+@dataclass(frozen=True)
+class Trace:
+    """The complete events of one trace.
+
+    `events`, in file order: `cat` (lower case) and `name` (categories), `ts_ns`, `dur_ns` (int64, on the
+    file's own clock), `pid`, `tid`, `thread` (one code per pid and tid), `device` and `stream` (text,
+    device events only), `correlation` (-1: none).
+    """
+
+    path: Path
+    events: pd.DataFrame
+    meta: dict[str, Any] = field(default_factory=dict)
+    events_total: int = 0
+    json_bytes: int = 0
+    skipped: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @cached_property
+    def calls(self) -> pd.DataFrame:
+        """Runtime and driver calls by start: `start_ns`, `end_ns`, `thread`, `correlation`, `name`, `kind`,
+        `works`.
+
+        `kind` as in `names.CALL_KINDS` or "other"; `works` counts the device events that a call started.
+        """
+        return self._linked[0]
+
+    @cached_property
+    def device_events(self) -> pd.DataFrame:
+        """Device events by start: `start_ns`, `end_ns`, `device`, `stream`, `kind` (kernel, memcpy,
+        memset), `name`, `correlation`, `call` (row in `calls`, -1: none in the file), `call_start_ns`,
+        `call_end_ns`, `call_kind`.
+        """
+        return self._linked[1]
+
+    @cached_property
+    def _linked(self) -> tuple[pd.DataFrame, pd.DataFrame]:
+        return devices.calls_of(self.events)
+
+    def in_categories(self, categories: frozenset[str]) -> pd.DataFrame:
+        """Events of some categories, in file order."""
+        return self.events[self.events["cat"].isin(list(categories))]
+
+
+def load(path: str | Path, progress: Callable[[float], None] | None = None) -> Trace:
+    """Read a Kineto or Chrome trace, plain or gzip, of any age and vendor.
+
+    `progress` is called with the share of the text that has been read. A file that is damaged is read as
+    far as it goes, with counts in `skipped` and a line in `warnings`; UserError where nothing can be read.
+    """
+    path = Path(path)
+    source = open_source(path)
+    builder = Builder(source)
+    # Parsed events hold no cycles; without this the collector walks millions of them again and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        for events in pieces(source, progress):
+            builder.add(events)
+        frame = builder.frame()
+    finally:
+        if collecting:
+            gc.enable()
+    meta = metadata(source)
+    if source.skipped:
+        source.warn("skipped: " + ", ".join(f"{count} x {why}" for why, count in source.skipped.items()))
+    if frame.empty:
+        source.warn("the trace holds no complete events")
+    return Trace(path, frame, meta, builder.total, len(source.text), source.skipped, source.warnings)

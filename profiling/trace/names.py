@@ -1,0 +1,115 @@
+"""Which category and which name in a trace means what: the one table that everything else reads.
+
+Sources:
+- categories: libkineto `ActivityType` strings (`cpu_op`, `kernel`, `gpu_memcpy`, `cuda_runtime`,
+  `cuda_driver`, `xpu_runtime`, `privateuse1_runtime`, `cuda_sync`, `overhead`, ...); the 2020-21 schema
+  wrote `Kernel`, `Memcpy`, `Memset`, `Runtime`, `Operator`. They are compared in lower case.
+- launch calls: CUDA runtime and driver API references, HIP runtime API reference, Unified Runtime and Level
+  Zero specifications. Suffixes such as `_v2`, `_ptsz` and `_spt` are versions of the same call.
+- step annotations: `torch.profiler` (`ProfilerStep#N`), vLLM's worker
+  (`execute_...context_...generation_...`), SGLang's scheduler (`step[DECODE bs=16]`), TensorRT-LLM's
+  executor (`[Executor] _forward_step N: ...`).
+- op classes on CPU (`ops`): `native_functions.yaml` of PyTorch 2.13 (tests compare them with the dispatcher
+  of the installed one).
+"""
+
+from __future__ import annotations
+
+import re
+
+from profiling.trace import ops
+
+KERNEL_CATEGORIES = frozenset({"kernel", "concurrent_kernel"})
+MEMCPY_CATEGORIES = frozenset({"gpu_memcpy", "memcpy"})
+MEMSET_CATEGORIES = frozenset({"gpu_memset", "memset"})
+DEVICE_CATEGORIES = KERNEL_CATEGORIES | MEMCPY_CATEGORIES | MEMSET_CATEGORIES
+OP_CATEGORIES = frozenset({"cpu_op", "operator"})
+ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
+PYTHON_CATEGORIES = frozenset({"python_function"})
+OVERHEAD_CATEGORIES = frozenset({"overhead"})
+CALL_CATEGORY = re.compile(r"(?:^|_)(?:runtime|driver)$")
+"""`runtime` (2020), `cuda_runtime`, `cuda_driver`, `xpu_runtime`, `privateuse1_driver`, ..."""
+
+CALL_KINDS: dict[str, re.Pattern[str]] = {
+    # A kernel launch: one call, one kernel.
+    "kernel": re.compile(
+        r"(?:cuda|cu|hip)(?:Ext|Drv)?(?:Module)?Launch(?:Cooperative|Multi)?Kernel"
+        r"|cudaLaunch(?:_|$)|cuLaunch(?:Grid|GridAsync)?(?:_|$)|hipLaunchByPtr|hipHccModuleLaunchKernel"
+        r"|(?:ur|pi)Enqueue(?:Cooperative)?KernelLaunch"
+        r"|zeCommandListAppendLaunch(?:Cooperative)?Kernel|zeCommandListAppendLaunchMultipleKernels"
+    ),
+    # One call that replays a recorded graph: one correlation id for all its kernels.
+    "graph": re.compile(
+        r"(?:cuda|cu|hip)GraphLaunch|ur(?:CommandBufferEnqueueExp|EnqueueCommandBufferExp)"
+        r"|zeCommandListImmediateAppend"
+    ),
+    "memcpy": re.compile(
+        r"(?:cuda|cu|hip)Memcpy|(?:ur|pi)(?:EnqueueMemBuffer(?:Copy|Read|Write)|EnqueueUSMMemcpy|USMEnqueueMemcpy)"
+        r"|zeCommandListAppendMemoryCopy"
+    ),
+    "memset": re.compile(
+        r"(?:cuda|cu|hip)Memset|(?:ur|pi)(?:EnqueueMemBufferFill|EnqueueUSMFill|USMEnqueueFill|USMEnqueueMemset)"
+        r"|zeCommandListAppendMemoryFill"
+    ),
+    # The host waits until the device has done something. (`cudaStreamWaitEvent` makes the device wait, not
+    # the host.)
+    "sync": re.compile(
+        r"(?:cuda|cu|hip)(?:Device|Stream|Event|Ctx|Thread)Synchronize"
+        r"|(?:ur|pi)(?:EventWait|EventsWait|QueueFinish)"
+        r"|ze(?:EventHostSynchronize|CommandQueueSynchronize|CommandListHostSynchronize|FenceHostSynchronize)"
+    ),
+    "capture_begin": re.compile(r"(?:cuda|cu|hip)StreamBeginCapture"),
+    "capture_end": re.compile(r"(?:cuda|cu|hip)StreamEndCapture"),
+}
+LAUNCH_KINDS = ("kernel", "graph", "memcpy", "memset")
+WHOLE_DEVICE_SYNC = re.compile(
+    r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize|cudaThreadSynchronize"
+)
+TO_HOST_COPY = re.compile(r"DtoH|Device -> (?:Host|Pageable|Pinned)|D2H", re.IGNORECASE)
+
+PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*\d+$")
+ENGINE_STEPS: dict[str, re.Pattern[str]] = {
+    "vLLM": re.compile(r"execute_(?:new_|model_?|context_|\d+_context_|\d+_).*|execute_model.*"),
+    "SGLang": re.compile(r"step\[.*\]$"),
+    "TensorRT-LLM": re.compile(r"\[Executor\] _forward_step \d+.*"),
+}
+NOT_STEPS = re.compile(
+    r"## Call CompiledFxGraph|Torch-Compiled Region|nccl:|gloo:|Optimizer\.|DistributedDataParallel"
+    r"|enumerate\(DataLoader"
+    r"|\[param\||TorchDynamo|AOTDispatcher|PyTorch Profiler|Iteration Start"
+)
+"""Annotations that mark a part of a step or nothing at all; they never bracket a whole one."""
+
+# --- CPU: class of op by the op's own (self) time
+# --------------------------------------------------------------------------
+COMPILED_REGION = re.compile(
+    r"## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|CompiledFxGraph"
+)
+"""Inside one of these, time that no event covers is "unknown": generated code shows only with the
+kernel-profile option.
+"""
+COMPILER_OVERHEAD = re.compile(
+    r"TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper|Pregraph bytecode|dynamo_timed"
+)
+
+VIEWS = frozenset(ops.VIEWS.split())
+ALLOCATION = frozenset(ops.ALLOCATION.split())
+COMPOSITES = frozenset(ops.COMPOSITES.split())
+OVERHEAD_OPS = VIEWS | ALLOCATION | COMPOSITES
+
+
+def call_kind(name: str) -> str:
+    """Kind of a runtime or driver call: a key of `CALL_KINDS`, or "other"."""
+    return next((kind for kind, pattern in CALL_KINDS.items() if pattern.match(name)), "other")
+
+
+def op_class(name: str) -> str:
+    """Class of a host op by what its self time is: "compute" or "overhead" (views, allocation, composite
+    dispatch).
+    """
+    if COMPILER_OVERHEAD.match(name):
+        return "overhead"
+    namespace, _, base = name.partition("::")
+    if namespace != "aten" or not base:
+        return "compute"
+    return "overhead" if base.partition(".")[0] in OVERHEAD_OPS else "compute"

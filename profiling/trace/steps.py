@@ -1,0 +1,239 @@
+"""Where the steps of a trace are: by its own marks, by an engine's annotations, by repetition, or the whole
+trace.
+
+The source that was used is always named, and what no step covers is counted in the notes.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from profiling.trace import repetition
+from profiling.trace.names import (
+    ANNOTATION_CATEGORIES,
+    ENGINE_STEPS,
+    NOT_STEPS,
+    OP_CATEGORIES,
+    PROFILER_STEP,
+    PYTHON_CATEGORIES,
+)
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.trace.load import Trace
+
+_STEP_LIKE = re.compile(r"(?i)(?:^|[^a-z])(?:step|decode|iter(?:ation)?|token)(?:[^a-z]|$)")
+_COLUMNS = ["name", "start_ns", "end_ns", "thread", "tid"]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """Disjoint step windows in time order.
+
+    `table`: `name`, `start_ns`, `end_ns` (host window), `thread` and `tid` of the mark; `source` says where
+    they come from.
+    """
+
+    table: pd.DataFrame
+    source: str
+    notes: list[str] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+
+def steps(trace: Trace, pattern: str | None = None) -> Steps:
+    """The steps of a trace. `pattern`: name or regular expression of the annotations, ops or functions that
+    bracket one.
+
+    Without it: ProfilerStep marks, else annotations of known engines, else other repeated annotations that
+    hold most of the launches, else repetition in the launches (without a device: in the ops), else the
+    whole trace as one step.
+    """
+    if pattern is not None:
+        return _by_pattern(trace, pattern)
+    marks = _windows(trace, ANNOTATION_CATEGORIES | OP_CATEGORIES)
+    chosen = marks[marks["name"].str.match(PROFILER_STEP)]
+    if len(chosen):
+        return _finish(trace, chosen, "ProfilerStep marks")
+    annotations = marks[marks["annotation"]]
+    for engine, known in ENGINE_STEPS.items():
+        chosen = annotations[annotations["name"].str.fullmatch(known)]
+        if len(chosen):
+            return _with_nested_engine(trace, annotations, chosen, engine)
+    found = _by_repeated_annotation(trace, annotations) or _by_repetition(trace)
+    return found or _whole(trace)
+
+
+def _windows(trace: Trace, categories: frozenset[str]) -> pd.DataFrame:
+    rows = trace.in_categories(categories)
+    return pd.DataFrame(
+        {
+            "name": rows["name"].astype(object),
+            "start_ns": rows["ts_ns"],
+            "end_ns": rows["ts_ns"] + rows["dur_ns"],
+            "thread": rows["thread"],
+            "tid": rows["tid"].astype(object),
+            "annotation": rows["cat"].isin(list(ANNOTATION_CATEGORIES)),
+        }
+    ).astype({"name": object})
+
+
+def _by_pattern(trace: Trace, pattern: str) -> Steps:
+    rows = _windows(trace, ANNOTATION_CATEGORIES | OP_CATEGORIES | PYTHON_CATEGORIES)
+    chosen = rows[rows["name"] == pattern]
+    if chosen.empty:
+        try:
+            chosen = rows[rows["name"].str.contains(re.compile(pattern))]
+        except re.error as error:
+            raise UserError(f"--step {pattern!r} is not a regular expression: {error}") from error
+    if chosen.empty:
+        known = sorted(set(rows.loc[rows["annotation"], "name"]))[:8]
+        raise UserError(
+            f"{trace.path}: nothing is named like --step {pattern!r}; "
+            f"annotations in the trace: {', '.join(known) or 'none'}"
+        )
+    return _finish(trace, chosen, f"--step {pattern}")
+
+
+def _with_nested_engine(trace: Trace, annotations: pd.DataFrame, chosen: pd.DataFrame, engine: str) -> Steps:
+    """Engines nest: an `execute_...` of the model runner may hold the scheduler's `step[...]`, or the other
+    way round.
+    """
+    known = pd.concat([annotations[annotations["name"].str.fullmatch(p)] for p in ENGINE_STEPS.values()])
+    inside = len(_outermost(known)) == len(_outermost(chosen))
+    return _finish(trace, known if inside else chosen, f"annotations of {engine}")
+
+
+def _by_repeated_annotation(trace: Trace, annotations: pd.DataFrame) -> Steps | None:
+    """Annotations that differ in digits only and hold at least half of the launches (without launches: of
+    the ops).
+    """
+    usable = annotations[~annotations["name"].str.contains(NOT_STEPS)]
+    launches = _launch_starts(trace)
+    candidates = []
+    for family, group in usable.groupby(usable["name"].str.replace(r"\d+", "#", regex=True)):
+        windows = _outermost(group)
+        step_like = _STEP_LIKE.search(str(family)) is not None
+        if len(launches) and (len(windows) >= 2 or step_like):
+            share = _share_inside(launches, windows)
+            if share >= 0.5:
+                candidates.append((not step_like, len(windows), -share, str(family), group))
+    if not candidates:
+        return None
+    *_, family, group = min(candidates, key=lambda c: c[:4])
+    return _finish(trace, group, f"repeated annotation {family!r}")
+
+
+def _launch_starts(trace: Trace) -> np.ndarray:
+    calls = trace.calls
+    launches = calls.loc[calls["kind"].isin(["kernel", "graph"]), "start_ns"].to_numpy()
+    return launches if len(launches) else np.sort(trace.in_categories(OP_CATEGORIES)["ts_ns"].to_numpy())
+
+
+def _share_inside(starts: np.ndarray, windows: pd.DataFrame) -> float:
+    inside = np.searchsorted(starts, windows["end_ns"]) - np.searchsorted(starts, windows["start_ns"])
+    return float(inside.sum()) / len(starts)
+
+
+def _outermost(rows: pd.DataFrame) -> pd.DataFrame:
+    """Windows that lie in no other one, by start; of windows that overlap in part, the earlier."""
+    rows = rows.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
+    reach = np.maximum.accumulate(rows["end_ns"].to_numpy()) if len(rows) else rows["end_ns"].to_numpy()
+    start = rows["start_ns"].to_numpy()
+    return rows[np.concatenate([[True], start[1:] >= reach[:-1]])] if len(rows) else rows
+
+
+def _finish(trace: Trace, rows: pd.DataFrame, source: str) -> Steps:
+    """One thread's outermost windows, with notes on every window and launch that they leave out."""
+    notes = []
+    if rows["thread"].nunique() > 1:
+        launches = _launch_starts(trace)
+        held = {
+            t: _share_inside(launches, _outermost(g)) if len(launches) else len(g)
+            for t, g in rows.groupby("thread")
+        }
+        main = max(held, key=lambda t: held[t])
+        others = int((rows["thread"] != main).sum())
+        alone = _outermost(rows)
+        if set(alone["thread"]) == {main} or len(alone) == len(rows):
+            rows = rows if len(alone) == len(rows) else rows[rows["thread"] == main]
+        else:
+            rows = rows[rows["thread"] == main]
+            notes.append(f"{others} step marks on other threads overlap these and are left out")
+    table = _outermost(rows)
+    if len(table) < len(rows):
+        notes.append(f"{len(rows) - len(table)} annotations inside another step's are counted as that step")
+    calls = trace.calls
+    launches = calls.loc[calls["kind"].isin(["kernel", "graph"]), "start_ns"].to_numpy()
+    outside = len(launches) - round(_share_inside(launches, table) * len(launches)) if len(launches) else 0
+    if outside:
+        notes.append(f"{outside} of {len(launches)} kernel and graph launches lie outside every step")
+    return Steps(table[_COLUMNS].reset_index(drop=True), source, notes)
+
+
+def _by_repetition(trace: Trace) -> Steps | None:
+    """Windows of one period each, in the launches of the busiest thread, or in its outermost ops where
+    there are none.
+    """
+    calls = trace.calls
+    launches = calls[calls["kind"].isin(["kernel", "graph"])]
+    if len(launches):
+        what, rows = "launches", launches[launches["thread"] == launches["thread"].mode().iat[0]]
+        first_work = trace.device_events.drop_duplicates("call").set_index("call")["name"].astype(object)
+        keys = first_work.reindex(rows.index).fillna(rows["name"].astype(object)).to_numpy()
+    else:
+        ops = _windows(trace, OP_CATEGORIES)
+        if ops.empty:
+            return None
+        what, rows = "ops", _outermost(ops[ops["thread"] == ops["thread"].mode().iat[0]])
+        keys = rows["name"].to_numpy()
+    starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
+    found = repetition.find(pd.factorize(keys)[0], starts, ends)
+    if found is None or 2 * found[1] * found[2] < len(keys):
+        return None
+    first, period, count = found
+    at = first + period * np.arange(count)
+    last_end = ends[at[-1] : at[-1] + period].max()
+    table = pd.DataFrame(
+        {
+            "name": [f"repetition {i + 1}" for i in range(count)],
+            "start_ns": starts[at],
+            "end_ns": np.append(starts[at[1:]], last_end),
+            "thread": rows["thread"].iat[0],
+            "tid": None,
+        }
+    )
+    notes = [
+        f"{n} {what} {where} the repeating part"
+        for n, where in _around(first, period * count, len(rows))
+        if n
+    ]
+    return Steps(table, f"repetition of {period} {what}", notes)
+
+
+def _around(first: int, covered: int, total: int) -> list[tuple[int, str]]:
+    return [(first, "before"), (total - first - covered, "after")]
+
+
+def _whole(trace: Trace) -> Steps:
+    work, calls = trace.device_events, trace.calls
+    launches = calls[calls["kind"].isin(["kernel", "graph", "memcpy", "memset"])]
+    spans = pd.concat([launches[["start_ns", "end_ns"]], work[["start_ns", "end_ns"]]])
+    if spans.empty:
+        spans = _windows(trace, OP_CATEGORIES | ANNOTATION_CATEGORIES)
+    if spans.empty:
+        return Steps(pd.DataFrame(columns=_COLUMNS), "nothing to take steps from")
+    row = {
+        "name": "whole trace",
+        "start_ns": int(spans["start_ns"].min()),
+        "end_ns": int(spans["end_ns"].max()),
+    }
+    threads = (launches if len(launches) else trace.in_categories(OP_CATEGORIES))["thread"]
+    row |= {"thread": threads.mode().iat[0] if len(threads) else -1, "tid": None}
+    return Steps(pd.DataFrame([row])[_COLUMNS], "whole trace")

@@ -1,0 +1,191 @@
+"""Counts and times of a whole trace and of windows in it, under the names that the reference values use.
+
+Times in us with every nanosecond kept. Device "busy" is the union of its events' intervals, all streams
+together; "idle" is the rest of the span from its first event to its last.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profiling.trace.devices import SPLIT, gaps_of, union_ns
+from profiling.trace.load import Trace
+from profiling.trace.names import LAUNCH_KINDS
+
+
+def us(ns: int | float | np.integer[Any] | np.floating[Any]) -> float:
+    """Microseconds of a number of nanoseconds."""
+    return float(ns) / 1000
+
+
+def by_device(work: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Device events per device, each by start."""
+    return {str(device): part for device, part in work.groupby("device", observed=True, sort=True)}
+
+
+def file_numbers(trace: Trace) -> dict[str, Any]:
+    """Everything that is counted over the whole file."""
+    work, calls = trace.device_events, trace.calls
+    kinds = {kind: calls[calls["kind"] == kind] for kind in (*LAUNCH_KINDS, "sync")}
+    named = calls[calls["kind"].isin(kinds)]
+    launches = pd.concat([kinds["kernel"], kinds["graph"]])
+    return {
+        "events_total": trace.events_total,
+        "gpu_events": len(work),
+        "skipped": trace.skipped,
+        "kernels": int((work["kind"] == "kernel").sum()),
+        "memcpys": int((work["kind"] == "memcpy").sum()),
+        "memsets": int((work["kind"] == "memset").sum()),
+        "calls": {kind: len(rows) for kind, rows in kinds.items()},
+        "calls_by_name": named["name"].astype(object).value_counts().sort_index().to_dict(),
+        "launch_calls": len(launches),
+        "graph_launch_calls": len(kinds["graph"]),
+        "sync_us": us(_durations(kinds["sync"]).sum()),
+        "launch_call_cpu_us": {
+            "total": us(_durations(launches).sum()),
+            "median_kernel": _median_us(_durations(kinds["kernel"])),
+            "median_graph": _median_us(_durations(kinds["graph"])),
+        },
+        "correlations_with_several_calls": _several(calls),
+        "gpu_events_without_call": int((work["call"] < 0).sum()),
+        "gpu_events_from_graph": int((work["call_kind"] == "graph").sum()),
+        "calls_without_gpu_event": {kind: int((kinds[kind]["works"] == 0).sum()) for kind in LAUNCH_KINDS},
+        **_delays(work),
+        "devices": {device: device_numbers(part) for device, part in by_device(work).items()},
+    }
+
+
+def _several(calls: pd.DataFrame) -> int:
+    """Correlation ids that more than one launch call carries."""
+    ids = calls.loc[calls["kind"].isin(LAUNCH_KINDS) & (calls["correlation"] >= 0), "correlation"]
+    return int((ids.value_counts() > 1).sum())
+
+
+def _durations(rows: pd.DataFrame) -> pd.Series[int]:
+    return rows["end_ns"] - rows["start_ns"]
+
+
+def _median_us(ns: pd.Series[int]) -> float | None:
+    return us(ns.median()) if len(ns) else None
+
+
+def _spread(ns: pd.Series[int]) -> dict[str, Any] | None:
+    if not len(ns):
+        return None
+    return {
+        "n": len(ns),
+        "min": us(ns.min()),
+        "median": us(ns.median()),
+        "max": us(ns.max()),
+        "negative": int((ns < 0).sum()),
+    }
+
+
+def _delays(work: pd.DataFrame) -> dict[str, Any]:
+    """From a launch call to its device event; of a graph launch, to the first of its events."""
+    eager = work[(work["call"] >= 0) & (work["call_kind"] != "graph")]
+    kernels = eager[eager["kind"] == "kernel"]
+    graph = work[work["call_kind"] == "graph"].drop_duplicates("call")
+    return {
+        "delay_start_to_start_us_eager": _spread(eager["start_ns"] - eager["call_start_ns"]),
+        "delay_kernels_only_us": _spread(kernels["start_ns"] - kernels["call_start_ns"]),
+        "delay_call_end_to_start_us_eager": _spread(eager["start_ns"] - eager["call_end_ns"]),
+        "delay_graph_first_event_us": _spread(graph["start_ns"] - graph["call_start_ns"]),
+    }
+
+
+def device_numbers(work: pd.DataFrame) -> dict[str, Any]:
+    """One device over its span; `work` holds its events by start, at least one."""
+    start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    kernels = work[work["kind"] == "kernel"]
+    gaps = gaps_of(work)
+    span, busy = int(end.max() - start[0]), union_ns(start, end)
+    return {
+        "first_gpu_start_us": us(start[0]),
+        "span_us": us(span),
+        "busy_us": us(busy),
+        "idle_us": us(span - busy),
+        "busy_pct": round(100 * busy / span, 2) if span else None,
+        "kernel_only_busy_us": us(union_ns(kernels["start_ns"].to_numpy(), kernels["end_ns"].to_numpy())),
+        "sum_dur_us": us(_durations(work).sum()),
+        "sum_kernel_dur_us": us(_durations(kernels).sum()),
+        "n_gaps": len(gaps),
+        "longest_gap_us": us((gaps["end_ns"] - gaps["start_ns"]).max()) if len(gaps) else 0.0,
+        "median_kernel_us": _median_us(_durations(kernels)),
+        "streams": {str(s): n for s, n in work["stream"].astype(object).value_counts().to_dict().items()},
+        "idle_split_us": {part: us(gaps[part].sum()) for part in SPLIT},
+        "same_stream_overlaps": _same_stream_overlaps(work),
+    }
+
+
+def _same_stream_overlaps(work: pd.DataFrame) -> int:
+    """Events that start before the one ahead of them in their stream has ended (programmatic dependent
+    launch).
+    """
+    count = 0
+    for _, stream in work.groupby("stream", observed=True):
+        count += int((stream["start_ns"].to_numpy()[1:] < stream["end_ns"].to_numpy()[:-1]).sum())
+    return count
+
+
+def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
+    """Per host window (`name`, `start_ns`, `end_ns`, `tid`): calls that start in it, and per device the
+    work they started.
+
+    `clipped` is what lies inside the window on the clock, whoever started it: for a host that runs ahead of
+    its device it is another step's work.
+    """
+    work, calls = trace.device_events, trace.calls
+    devices = by_device(work)
+    following = [*windows["start_ns"].tolist()[1:], None]
+    rows = []
+    for window, next_start in zip(windows.itertuples(), following, strict=True):
+        start, end = int(window.start_ns), int(window.end_ns)
+        called = calls[(calls["start_ns"] >= start) & (calls["start_ns"] < end)]
+        kinds = called["kind"].value_counts().to_dict()
+        syncs = called[called["kind"] == "sync"]
+        rows.append(
+            {
+                "name": window.name,
+                "tid": window.tid,
+                "start_us": us(start),
+                "wall_us": us(end - start),
+                "start_to_next_start_us": None if next_start is None else us(next_start - start),
+                **{f"{kind}_launch_calls": kinds.get(kind, 0) for kind in ("kernel", "graph")},
+                **{f"{kind}_calls": kinds.get(kind, 0) for kind in ("memcpy", "memset", "sync")},
+                "sync_us": us(_durations(syncs).sum()),
+                "devices": {device: _window_on_device(part, start, end) for device, part in devices.items()},
+            }
+        )
+    return rows
+
+
+def _window_on_device(work: pd.DataFrame, start: int, end: int) -> dict[str, Any]:
+    own = work[(work["call_start_ns"] >= start) & (work["call_start_ns"] < end)]
+    begins, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
+    clipped = union_ns(np.clip(begins, start, end), np.clip(ends, start, end))
+    numbers: dict[str, Any] = {
+        "gpu_events": len(own),
+        "kernels": int((own["kind"] == "kernel").sum()),
+        "busy_us": 0.0,
+        "gpu_span_us": None,
+        "clipped": {
+            "busy_us": us(clipped),
+            "idle_us": us(end - start - clipped),
+            "kernels_started": int(((begins >= start) & (begins < end) & (work["kind"] == "kernel")).sum()),
+        },
+    }
+    if len(own):
+        of_own = device_numbers(own)
+        numbers |= {
+            "busy_us": of_own["busy_us"],
+            "gpu_span_us": of_own["span_us"],
+            "idle_in_gpu_span_us": of_own["idle_us"],
+            "first_gpu_start_rel_us": us(int(own["start_ns"].iat[0]) - start),
+            "last_gpu_end_rel_to_step_end_us": us(int(own["end_ns"].max()) - end),
+            "longest_gap_us": of_own["longest_gap_us"],
+        }
+    return numbers
