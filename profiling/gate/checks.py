@@ -131,13 +131,13 @@ def interleaved(trial: Trial) -> Errors:
 
 def poison(trial: Trial) -> Errors | None:
     """Noise in unused cache slots leaves the output unchanged to the bit."""
-    decoder = trial.decoder
-    if not isinstance(decoder.cache, StaticCache):
+    decoder, cache = trial.decoder, trial.decoder.cache
+    if not isinstance(cache, StaticCache):
         return None
 
     def run(noise: float) -> Tensor:
         decoder.prefill(trial.prompt)
-        decoder.cache.poison(decoder.length, torch.full_like(decoder.cache.k[0][0, 0, 0], noise))
+        cache.poison(decoder.length, torch.full_like(cache.k[0][0, 0, 0], noise))
         outputs = [decoder.step(token) for token in trial.forced[:, :3].split(1, dim=1)]
         return torch.cat([*outputs, decoder.extend(trial.forced[:, 3:5]).flatten(1)], dim=1)
 
@@ -172,9 +172,14 @@ def capacity(trial: Trial) -> Errors:
     text = text.to(decoder.token.device)
     decoder.prefill(text[:, :-2])
     logits = [decoder.step(token)[:, None] for token in text[:, -2:].split(1, dim=1)]
-    for refused in (lambda: decoder.step(text[:, :1]), lambda: decoder.extend(text[:, :1]), decoder.advance):
+    refusals: list[Callable[[], Tensor]] = [
+        lambda: decoder.step(text[:, :1]),
+        lambda: decoder.extend(text[:, :1]),
+        decoder.advance,
+    ]
+    for attempt in refusals:
         try:
-            refused()
+            attempt()
         except UserError:
             continue
         raise Mismatch(
