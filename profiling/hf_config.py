@@ -7,7 +7,6 @@ or says in a way that is not known here, is a UserError. Known model types: `pro
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -118,7 +117,7 @@ def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | No
         and dtype in DTYPE_BYTES
         and not raw.get("quantization_config")
     ):
-        weights = math.ceil(parameters * DTYPE_BYTES[dtype])
+        weights = parameters * DTYPE_BYTES[dtype]
     limit = config.whole("max_position_embeddings") if config.get("max_position_embeddings") else None
     return ModelShape(where, n_head, n_kv_head, head_dim, windows, limit, parameters, weights, dtype or None)
 

@@ -7,13 +7,30 @@ with a sliding window of W keeps min(tokens, W) tokens: a query sees itself and 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from profiling import work
 from variants.config import GPTConfig
 
-DTYPE_BYTES: dict[str, float] = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2, "fp8": 1, "int8": 1}
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+
+
+@dataclass(frozen=True)
+class KvFormat:
+    """How one number of the cache is stored, and what a scale per token and KV head adds."""
+
+    element_bytes: int
+    scale_bytes: int = 0
+
+
+# fp8 as vLLM stores it has one scale per tensor, which is nothing; its int8 has a float32 per token and head
+KV_FORMATS = {
+    "float32": KvFormat(4),
+    "bfloat16": KvFormat(2),
+    "float16": KvFormat(2),
+    "fp8": KvFormat(1),
+    "int8": KvFormat(1, scale_bytes=4),
+}
 
 
 @dataclass(frozen=True)
@@ -35,30 +52,30 @@ class ModelShape:
         return len(self.windows)
 
 
-def kv_token_bytes(shape: ModelShape, dtype_bytes: float) -> int:
+def kv_token_bytes(shape: ModelShape, kv: KvFormat) -> int:
     """Keys and values of one token in all layers, while no window is full."""
-    return math.ceil(2 * shape.n_layer * shape.n_kv_head * shape.head_dim * dtype_bytes)
+    return kv_bytes(shape, 1, kv)
 
 
-def kv_bytes(shape: ModelShape, tokens: int, dtype_bytes: float, batch: int = 1) -> int:
-    """The cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * bytes, per layer
-    and kept token."""
+def kv_bytes(shape: ModelShape, tokens: int, kv: KvFormat, batch: int = 1) -> int:
+    """The cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * element bytes for
+    every layer and every token that it keeps."""
     kept = sum(tokens if window is None else min(tokens, window) for window in shape.windows)
-    return batch * math.ceil(2 * shape.n_kv_head * shape.head_dim * dtype_bytes * kept)
+    return 2 * shape.n_kv_head * (shape.head_dim * kv.element_bytes + kv.scale_bytes) * kept * batch
 
 
-def longest_context(shape: ModelShape, budget_bytes: float, dtype_bytes: float) -> int | None:
+def longest_context(shape: ModelShape, budget_bytes: int, kv: KvFormat) -> int | None:
     """Most tokens of one request whose cache fits; None: any number does (every layer has a window)."""
-    if kv_bytes(shape, 0, dtype_bytes) > budget_bytes:
+    if budget_bytes < kv_token_bytes(shape, kv):
         return 0
-    low, high = 0, 1
-    while kv_bytes(shape, high, dtype_bytes) <= budget_bytes:
+    low, high = 1, 1
+    while kv_bytes(shape, high, kv) <= budget_bytes:
         if all(window is not None and window <= high for window in shape.windows):
             return None
         low, high = high, 2 * high
     while high - low > 1:  # low fits, high does not
         middle = (low + high) // 2
-        low, high = (middle, high) if kv_bytes(shape, middle, dtype_bytes) <= budget_bytes else (low, middle)
+        low, high = (middle, high) if kv_bytes(shape, middle, kv) <= budget_bytes else (low, middle)
     return low
 
 
@@ -82,6 +99,6 @@ def shape_of_gpt(name: str, config: GPTConfig, dtype: str = "float32") -> ModelS
         (None,) * config.n_layer,
         config.n_ctx,
         parameters,
-        math.ceil(parameters * DTYPE_BYTES[dtype]),
+        parameters * DTYPE_BYTES[dtype],
         dtype,
     )

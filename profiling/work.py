@@ -16,6 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from variants.config import GPTConfig
+from variants.spec import Variant
 
 FLOPS_PER_MAC = 2
 
@@ -50,6 +51,16 @@ def forward(tokens: int, past: int = 0, *, logits: int | None = None, skip_futur
     """
     future = tokens * (tokens - 1) // 2 if skip_future else 0
     return Work(tokens, tokens * (past + tokens) - future, tokens if logits is None else logits)
+
+
+def step_work(variant: Variant, context: int, slots: int) -> Work:
+    """What one step of this variant executes with `context` tokens held; `slots` as `Decoder.bucket` says.
+
+    Without a cache the whole text runs again; a fixed-shape step attends to all its slots.
+    """
+    if variant.cache == "none":
+        return forward(context + 1, logits=1 if variant.head == "last position" else None)
+    return forward(1, past=slots - 1)
 
 
 def naive_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:

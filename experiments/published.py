@@ -1,0 +1,147 @@
+"""What do the four articles claim? Every figure that an experiment checks, as printed, in one place.
+
+Articles: 1 "How LLMs Generate Text, and What the KV Cache Actually Fixes", 2 the GPT-2 study on an A40 that
+ends with the 5 ms floor, 3 "KV caching and the generation loop", 4 "The KV Cache from Scratch". A value is
+kept as text, digits and unit as printed, so that "reproduced" means: formatted the same way it reads the same.
+Values with `hardware` depend on the authors' machine; here they are compared, not reproduced.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Published:
+    """One figure: which article and section, what it claims, and the value as printed."""
+
+    article: int
+    section: str
+    claim: str
+    value: str
+    hardware: bool = False
+
+
+@dataclass(frozen=True)
+class Check:
+    """A published figure beside what was found here. `why` is said where they differ."""
+
+    key: str
+    here: str
+    why: str = ""
+
+    @property
+    def holds(self) -> bool:
+        return self.here == PUBLISHED[self.key].value
+
+
+_TABLE_CONTEXTS = (1024, 4096, 32768, 131072)
+_NEW_TOKENS = (16, 32, 64, 128, 256, 512)
+_CONTEXTS = (10, 100, 500, 1000)
+_ROWS = (1, 8, 16, 32, 48, 64)
+
+
+def _row(
+    key: str, article: int, section: str, claim: str, at: Sequence[int], printed: str, hardware: bool
+) -> Iterator[tuple[str, Published]]:
+    """One row of a printed table: a figure per column, `key.column`."""
+    for column, value in zip(at, printed.split(), strict=True):
+        yield f"{key}.{column}", Published(article, section, claim.format(column), value, hardware)
+
+
+_NAIVE, _KV = "The Naive Loop, and a Number That Doesn't Add Up", "The KV Cache: What to Remember and Why"
+_RESULT, _CHASE = "The result: 6x, not 1,000x", "Chasing the missing 167x"
+_MEMORY2 = "Memory: 72 KiB per token, every token"
+_LOOPS, _OUTGROWS = "Two loops, and a 34x gap", "The cache outgrows the model"
+_GQA, _BOUND = "MQA and GQA: shrink one term", "Prefill is compute-bound, decode is memory-bound"
+_JOB = "How this shows up on the job"
+_SIZING = "Sizing the cache yourself"
+
+PUBLISHED: dict[str, Published] = {
+    # article 1
+    "gpt2.weights": Published(1, "Generation Is a Loop", "GPT-2's weights in fp32", "498 MB"),
+    "gpt2.parameters": Published(1, "Generation Is a Loop", "GPT-2's weights", "124M"),
+    "tokens.naive": Published(1, _NAIVE, "tokens the naive loop processes, 10 + 512", "136,000"),
+    "tokens.cached": Published(1, _NAIVE, "tokens the cached loop processes, 10 + 512", "522"),
+    "tokens.ratio": Published(1, _NAIVE, "so the cache should be faster by", "260x"),
+    "tokens.removed": Published(1, _NAIVE, "share of the work that the cache removes", "99.6%"),
+    "time.removed": Published(1, _NAIVE, "share of the time that it removes", "84%", True),
+    **dict(_row("throughput.naive", 1, _NAIVE, "naive tokens/s, {} new", _NEW_TOKENS,
+                "30.7 29.2 25.0 19.4 13.5 8.0", True)),
+    **dict(_row("throughput.cached", 1, _NAIVE, "cached tokens/s, {} new", _NEW_TOKENS,
+                "52.2 54.9 48.8 50.9 51.8 48.2", True)),
+    **dict(_row("throughput.speedup", 1, _NAIVE, "speedup, {} new", _NEW_TOKENS,
+                "1.7x 1.9x 1.9x 2.6x 3.9x 6.1x", True)),
+    "gpt2.token": Published(1, _KV, "GPT-2's cache per token in fp32", "72 KB"),
+    "gpt2.4k": Published(1, _KV, "GPT-2's cache at 4k tokens", "0.3 GB"),
+    "llama.token": Published(1, _KV, "Llama-2-7B's cache per token in fp16", "512 KB"),
+    "llama.4k": Published(1, _KV, "Llama-2-7B's cache for one 4k-token request", "2.15 GB"),
+    # article 2
+    "flops.cached.1000": Published(2, _CHASE, "FLOPs of a cached step at 1,000", "0.28 GFLOPs"),
+    "flops.peak_time": Published(2, _CHASE, "that step at 37.4 TFLOPS", "8 us"),
+    "flops.share": Published(2, "What I'd tell myself", "attention's share of the work at 1,000", "13%"),
+    **dict(_row("flops.reduction", 2, _RESULT, "FLOP reduction at {}", _CONTEXTS,
+                "10x 100x 500x 1,000x", False)),
+    **dict(_row("step.naive", 2, _RESULT, "uncached step at {}, ms", _CONTEXTS,
+                "4.89 5.20 12.70 29.69", True)),
+    **dict(_row("step.cached", 2, _RESULT, "cached step at {}, ms", _CONTEXTS,
+                "4.94 4.95 4.95 4.95", True)),
+    **dict(_row("step.speedup", 2, _RESULT, "measured speedup at {}", _CONTEXTS,
+                "1.0x 1.1x 2.6x 6.0x", True)),
+    **dict(_row("tflops.naive", 2, _CHASE, "TFLOPS, no cache at {}, in their time", _CONTEXTS,
+                "0.51 4.82 10.46 9.56", False)),
+    **dict(_row("tflops.cached", 2, _CHASE, "TFLOPS, cached at {}, in their time", _CONTEXTS,
+                "0.050 0.051 0.054 0.057", False)),
+    **dict(_row("peak.naive", 2, _CHASE, "% of 37.4 TFLOPS, no cache at {}", _CONTEXTS,
+                "1.4% 12.9% 28.0% 25.6%", False)),
+    **dict(_row("peak.cached", 2, _CHASE, "% of 37.4 TFLOPS, cached at {}", _CONTEXTS,
+                "0.13% 0.14% 0.14% 0.15%", False)),
+    "generate.naive": Published(2, _RESULT, "1,016 tokens without the cache", "14.66 s", True),
+    "generate.cached": Published(2, _RESULT, "1,016 tokens with the cache", "5.03 s", True),
+    "generate.speedup": Published(2, _RESULT, "end-to-end speedup over 1,016 tokens", "2.9x", True),
+    "memory.token": Published(2, _MEMORY2, "cache per token", "72 KiB"),
+    "memory.1024": Published(2, _MEMORY2, "cache at 1,024 tokens", "72 MiB"),
+    "memory.weights": Published(2, _MEMORY2, "fp32 weights", "475 MiB"),
+    "memory.crossover": Published(2, _MEMORY2, "batch x context where the cache overtakes", "6,750"),
+    "memory.sequences": Published(2, _MEMORY2, "that many full-length sequences", "seven"),
+    "memory.64": Published(2, _MEMORY2, "cache of 64 full-context requests", "4.5 GiB"),
+    "memory.masks": Published(2, _MEMORY2, "twelve fp32 causal masks", "48 MiB"),
+    "memory.workspace": Published(2, _MEMORY2, "cuBLAS workspace counted as cache", "8,519,680", True),
+    # article 3
+    "toy.naive": Published(3, _LOOPS, "naive loop, MACs", "62,566,400"),
+    "toy.cached": Published(3, _LOOPS, "cached loop, MACs", "1,839,104"),
+    "toy.ratio": Published(3, _LOOPS, "their ratio", "34.0x"),
+    "toy.growth": Published(3, _LOOPS, "naive step 64 against step 1", "85"),
+    **dict(_row("toy.step.naive", 3, _LOOPS, "naive step {}, MACs", _ROWS,
+                "24,704 204,800 425,984 917,504 1,474,560 2,097,152", False)),
+    **dict(_row("toy.step.cached", 3, _LOOPS, "cached step {}, MACs", _ROWS,
+                "24,704 25,600 26,624 28,672 30,720 32,768", False)),
+    "llama.weights": Published(3, _OUTGROWS, "Llama-2-7B's weights in fp16", "12.55 GiB"),
+    "llama.parameters": Published(3, _OUTGROWS, "Llama-2-7B's parameters", "6.74B"),
+    "llama.token_bytes": Published(3, _OUTGROWS, "cache per token, bytes", "524,288"),
+    **dict(_row("llama.batch1", 3, _OUTGROWS, "cache at {}, batch 1, GiB", _TABLE_CONTEXTS,
+                "0.50 2.00 16.00 64.00", False)),
+    **dict(_row("llama.batch32", 3, _OUTGROWS, "cache at {}, batch 32, GiB", _TABLE_CONTEXTS,
+                "16.0 64.0 512.0 2048.0", False)),
+    **dict(_row("llama.ratio", 3, _OUTGROWS, "batch 32 at {} against the weights", _TABLE_CONTEXTS,
+                "1.3x 5.1x 40.8x 163.2x", False)),
+    **dict(_row("heads.4k", 3, _GQA, "cache at 4k, batch 32, {} KV heads", (32, 8, 1),
+                "64.0GiB 16.0GiB 2.0GiB", False)),
+    **dict(_row("heads.32k", 3, _GQA, "cache at 32k, batch 32, {} KV heads", (32, 8, 1),
+                "512.0GiB 128.0GiB 16.0GiB", False)),
+    **dict(_row("heads.reduction", 3, _GQA, "reduction, {} KV heads", (32, 8, 1), "1x 4x 32x", False)),
+    **dict(_row("heads.token", 3, _GQA, "bytes per token, {} KV heads", (32, 8, 1),
+                "524,288 131,072 16,384", False)),
+    "llama.prefill": Published(3, _BOUND, "prefill of 512 tokens, MACs", "3,332,961,730,560"),
+    "llama.decode512": Published(3, _BOUND, "512 decode steps, MACs", "3,332,961,730,560"),
+    "llama.decode": Published(3, _BOUND, "one decode step, MACs", "6,576,668,672"),
+    "llama.prefill_intensity": Published(3, _BOUND, "prefill, MACs per byte", "242.5"),
+    "llama.decode_intensity": Published(3, _BOUND, "decode, MACs per byte", "0.48"),
+    # article 4
+    "sizing.one": Published(4, _SIZING, "one request of 4,096 tokens", "2 GiB"),
+    "sizing.batch8": Published(4, _SIZING, "a batch of 8", "16 GiB"),
+    "sizing.double": Published(4, _SIZING, "and the context doubled", "32 GiB"),
+    "sizing.memory_doubles": Published(4, _JOB, "context doubled: cache times", "2"),
+    "sizing.prefill_quadruples": Published(4, _JOB, "context doubled: prefill attention times", "4"),
+}  # fmt: skip
