@@ -1,0 +1,97 @@
+"""What every experiment's command line shares: flags, one-line errors, output.
+
+Torch-free: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from variants.config import PRESETS
+from variants.errors import UserError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+
+
+def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with the flags that all measuring experiments share. `doc` is the module's docstring."""
+    parser = plain_parser(module, doc, examples)
+    add = parser.add_argument
+    add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
+    add("--model", default="gpt2", help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout")
+    add("--precision", default="float32", help="of the first rung: float32, bfloat16 or float64")
+    add("--context", type=integers, metavar="N,N", help="tokens in the cache when a step starts")
+    add("--batch", type=int, default=1, help="rows decoded together (default 1)")
+    add("--steps", type=int, help="timed steps per visit")
+    add("--rounds", type=int, help="rounds; each times everything once, in shuffled order")
+    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--threads", type=int, help="CPU threads (default: torch's)")
+    add("--quick", action="store_true", help="fewer rounds and variants; says what it left out")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    return parser
+
+
+def plain_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with `--json` and `--quiet` only, for experiments that measure nothing."""
+    epilog = "examples:\n" + "\n".join(f"  python -m {module} {line}".rstrip() for line in examples)
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}",
+        description=doc,
+        epilog=epilog if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="last line of stdout: one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no tables and no progress")
+    return parser
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """'10,100' -> (10, 100)."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+
+
+def names(values: Sequence[str] | None) -> list[str]:
+    """Repeated flags and comma lists in one list: ['a,b', 'c'] -> ['a', 'b', 'c']."""
+    return [name for value in values or () for name in value.split(",") if name]
+
+
+def console(arguments: argparse.Namespace) -> Any:
+    """A rich console on stdout: plain when it is no terminal, silent with --quiet."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "100")))
+    return Console(quiet=arguments.quiet, width=width, highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One object on the last line of stdout."""
+    sys.stdout.write(
+        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode() + "\n"
+    )
+
+
+def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> None:
+    """Run an experiment: bad input is one line and exit code 2, Ctrl-C is 130."""
+    try:
+        code = main(argv) or 0
+        sys.stdout.flush()
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        code = 2
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        code = 130
+    except BrokenPipeError:  # `... | head` closed the pipe: nothing is wrong
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    sys.exit(code)

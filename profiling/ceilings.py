@@ -1,0 +1,99 @@
+"""What this machine can do, measured now: read rate, matmul rate, cost of a launch; and the memory floor.
+
+Bandwidth depends on the working set and on the page size, so the memory floor is the time of reading
+exactly the bytes that a step must read, over and over, in the same round as the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from profiling.clock import Clock
+from variants.capture_rules import CaptureError
+from variants.pages import on_huge_pages, why_no_huge_pages
+from variants.tape import record
+
+LARGE_BYTES = 1 << 30  # several times any last-level cache
+MATMUL_SIZE = {"cpu": 1024, "cuda": 8192, "mps": 4096}
+SMALL_OPS = 200
+
+
+def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float | None]:
+    """Rates of this device. None is what could not be measured here."""
+    clock = Clock(device)
+    large = torch.ones(LARGE_BYTES // 4, device=device)
+    read_ms = _settled(clock, lambda: large.sum(), 5)
+    del large
+    n = MATMUL_SIZE[device.type]
+    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    return {
+        "read_gb_per_s": LARGE_BYTES / read_ms / 1e6,
+        "matmul_flop_per_s": 2 * n**3 / _settled(clock, lambda: a @ b, 5) * 1e3,
+        "launch_us": _launch_us(clock, device),
+        "graph_node_us": _graph_node_us(clock, device),
+        "tape_op_us": _tape_op_us(clock, device),
+    }
+
+
+def _settled(clock: Clock, action: Callable[[], object], times: int) -> float:
+    """Median ms after one untimed call."""
+    action()
+    return median(clock.each_ms(action, times))
+
+
+def _launch_us(clock: Clock, device: torch.device) -> float:
+    """One op on one element, issued back to back: what a launch costs at least."""
+    one = torch.zeros(1, device=device)
+    return min(clock.pipelined_ms(lambda: one.add_(1), SMALL_OPS) for _ in range(5)) * 1e3
+
+
+def _graph_node_us(clock: Clock, device: torch.device) -> float | None:
+    """One such op as a node of a CUDA graph."""
+    if device.type != "cuda":
+        return None
+    one = torch.zeros(1, device=device)
+    graph = torch.cuda.CUDAGraph()
+    one.add_(1)
+    with torch.cuda.graph(graph):
+        for _ in range(SMALL_OPS):
+            one.add_(1)
+    return min(clock.pipelined_ms(graph.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
+
+
+def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
+    """What the tape adds to one op's own time: the cost of `empty` calls, which compute nothing."""
+
+    def step(token: Tensor) -> Tensor:
+        for _ in range(SMALL_OPS):
+            token = torch.empty_like(token)
+        return token
+
+    try:
+        tape = record(step, torch.zeros(1, 1, dtype=torch.int64, device=device), lambda: None)
+    except CaptureError:
+        return None
+    return min(clock.pipelined_ms(tape.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
+
+
+class FloorReader:
+    """Reads any number of bytes up to a maximum, from memory of one page size, with all threads."""
+
+    def __init__(self, max_bytes: int, device: torch.device, pages: str) -> None:
+        buffer = torch.ones(-(-max_bytes // 4), device=device)
+        self.buffer = on_huge_pages(buffer) if pages == "huge" else buffer
+        self.clock = Clock(device)
+
+    def read_ms(self, n_bytes: int, settle: int, times: int) -> list[float]:
+        """Times of reading the same `n_bytes` again and again, after `settle` untimed reads."""
+        part = self.buffer[: n_bytes // 4]
+        self.clock.each_ms(part.sum, settle)
+        return self.clock.each_ms(part.sum, times)
+
+
+def page_sizes(device: torch.device) -> tuple[str, ...]:
+    """The page sizes whose memory floor can be read here."""
+    return ("default",) if why_no_huge_pages(device.type) else ("default", "huge")

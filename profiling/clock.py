@@ -1,0 +1,37 @@
+"""Wall time of device work: the only place that reads a clock around a step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+
+class Clock:
+    """Waits for the device before it reads the time, so that queued work is not mistaken for done work."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.sync: Callable[[], None] = {
+            "cuda": torch.cuda.synchronize,
+            "mps": torch.mps.synchronize,
+        }.get(device.type, lambda: None)
+
+    def each_ms(self, action: Callable[[], object], times: int) -> list[float]:
+        """Latency of each of `times` calls, with a sync after every call."""
+        self.sync()
+        marks = [time.perf_counter_ns()]
+        for _ in range(times):
+            action()
+            self.sync()
+            marks.append(time.perf_counter_ns())
+        return [(after - before) / 1e6 for before, after in zip(marks, marks[1:], strict=False)]
+
+    def pipelined_ms(self, action: Callable[[], object], times: int) -> float:
+        """Mean over `times` calls with one sync at the end: the host may run ahead of the device."""
+        self.sync()
+        start = time.perf_counter_ns()
+        for _ in range(times):
+            action()
+        self.sync()
+        return (time.perf_counter_ns() - start) / 1e6 / times
