@@ -25,9 +25,7 @@ SMALL_OPS = 200
 def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float | None]:
     """Rates of this device. None is what could not be measured here."""
     clock = Clock(device)
-    large = torch.ones(LARGE_BYTES // 4, device=device)
-    read_ms = _settled(clock, lambda: large.sum(), 5)
-    del large
+    read_ms = _settled(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
     n = MATMUL_SIZE[device.type]
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
     return {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable
 
@@ -25,7 +26,7 @@ class Clock:
             action()
             self.sync()
             marks.append(time.perf_counter_ns())
-        return [(after - before) / 1e6 for before, after in zip(marks, marks[1:], strict=False)]
+        return [(after - before) / 1e6 for before, after in itertools.pairwise(marks)]
 
     def pipelined_ms(self, action: Callable[[], object], times: int) -> float:
         """Mean over `times` calls with one sync at the end: the host may run ahead of the device."""

@@ -8,7 +8,6 @@ from the folder alone.
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -95,4 +94,4 @@ def write_atomically(path: Path, content: bytes) -> None:
     """Either the old file or the whole new one is there, never a half."""
     part = path.with_name(path.name + ".part")
     part.write_bytes(content)
-    os.replace(part, path)
+    part.replace(path)

@@ -118,7 +118,8 @@ class Decoder:
         self.reset()
         where = self.cache.begin(tokens).where
         for layer, (k, v) in enumerate(kv):
-            self.cache.append(layer, k, v, where)
+            like = self.model.wpe.weight
+            self.cache.append(layer, k.to(like), v.to(like), where)
         self.cache.advance(tokens)
         self.length = tokens.size(1)
         self.token.copy_(tokens[:, -1:])

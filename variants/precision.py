@@ -9,6 +9,8 @@ import torch
 from variants.model import GPT
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+# bytes per weight as a step reads them
+WEIGHT_BYTES: dict[str, float] = {"float64": 8, "float32": 4, "bfloat16": 2}
 # relative rounding unit of the arithmetic, by which the gate bounds plain eager itself
 ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8}
 

@@ -1,0 +1,255 @@
+"""The one runner: predicts, builds, proves, times, traces. Nothing else in this project times a step.
+
+A round visits every subject at every context in shuffled order. The baseline is visited twice under two
+names, so that each run carries its own noise; the memory floor of each subject's own bytes is read in the
+same round.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from torch._dynamo.utils import counters
+
+from profiling.ceilings import FloorReader, ceilings, page_sizes
+from profiling.clock import Clock
+from profiling.environment import environment
+from profiling.gate import Gate
+from profiling.memory import decoder_bytes
+from profiling.prediction import floor_bytes, predict, step_ops
+from profiling.record import RunFolder
+from profiling.subjects import AGAIN, Material, Subject, narrow_config, width_configs
+from profiling.tracing import LARGE_TRACE_BYTES, trace_steps, traced_decoder
+from profiling.workload import Workload
+from variants.decoder import Decoder
+from variants.ladder import BASELINE
+from variants.model import GPT, random_model
+from variants.requirements import compiles, why_not
+from variants.spec import Variant
+
+Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
+
+
+class Runner:
+    """One run of one workload over some variants of one model."""
+
+    def __init__(
+        self, run: RunFolder, workload: Workload, model: GPT, variants: list[Variant], progress: Progress
+    ) -> None:
+        self.run, self.workload, self.model, self.variants = run, workload, model, variants
+        self.progress, self.clock = progress, Clock(model.device)
+        self.precision = next(
+            v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
+        ).precision
+        self.subjects: list[Subject] = []
+        self.record: dict[str, Any] = run.data
+        self.record.setdefault("variants", {v.name: self._described(v) for v in variants})
+        self.record.setdefault("samples", [])
+        self.record.setdefault("floors", [])
+        self.record.setdefault("ttft", [])
+
+    # -- phases, in order ---------------------------------------------------------------------
+
+    def describe(self, model_name: str) -> None:
+        """Environment, workload and ceilings: everything that does not depend on a variant."""
+        config = self.model.config
+        self.record["environment"] = environment(self.model.device)
+        self.record["workload"] = asdict(self.workload)
+        self.record["model"] = {"name": model_name, "precision": self.precision, **asdict(config)}
+        self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
+        self.run.save()
+
+    def prepare(self) -> None:
+        """Build, predict, warm up and prove every variant, at full size and narrow."""
+        self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
+        narrow = narrow_config(self.model.config)
+        for config in (narrow, *width_configs(self.model.config)):
+            model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
+            passed = [v for v in self.variants if self._entry(v.name)["status"] == "proven"]
+            chosen = [v for v in passed if v.cache != "none" and (config is narrow or not compiles(v))]
+            self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=24)
+
+    def measure(self) -> None:
+        """All rounds that are not in the record yet."""
+        done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
+        readers = {pages: self._reader(pages) for pages in page_sizes(self.model.device)}
+        before = counters["stats"]["unique_graphs"]
+        for number in range(done, self.workload.rounds):
+            self.progress("rounds", number, self.workload.rounds)
+            self._round(number, readers)
+            self.record["recompiles_while_timing"] = counters["stats"]["unique_graphs"] - before
+            self.run.save()
+        self.progress("rounds", self.workload.rounds, self.workload.rounds)
+
+    def trace(self) -> None:
+        """A few profiled steps of every full-size subject at its smallest context."""
+        subjects = [s for s in self.subjects if s.full_size and s.name != AGAIN]
+        for number, subject in enumerate(subjects):
+            self.progress(f"trace {subject.name}", number, len(subjects))
+            entry, context = self._entry(subject.name), subject.contexts[0]
+            decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
+            decoder.load(*subject.material.first(context))
+            path = self.run.traces / f"{subject.name}.pt.trace.json.gz"
+            entry["trace"] = {
+                "file": path.name,
+                "context": context,
+                "profiled_ms": trace_steps(decoder, path),
+            }
+            if path.stat().st_size > LARGE_TRACE_BYTES:
+                self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
+            self.run.save()
+        self.progress("trace", len(subjects), len(subjects))
+
+    # -- building and proving -----------------------------------------------------------------
+
+    def _described(self, variant: Variant) -> dict[str, Any]:
+        return {
+            "parent": variant.parent.name if variant.parent else None,
+            "difference": variant.difference,
+            "owns": variant.owned_slots,
+            "removes": variant.removes,
+            "pages": variant.pages,
+            "precision": variant.precision,
+            "status": "planned",
+            "reason": "",
+        }
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        entry: dict[str, Any] = self.record["variants"][name]
+        return entry
+
+    def _prepare_model(
+        self, model: GPT, contexts: tuple[int, ...], variants: list[Variant], gate_steps: int
+    ) -> None:
+        full, workload = model is self.model, self.workload
+        buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
+        material = Material(model, self.precision, workload, max(*contexts, workload.prompt if full else 1))
+        gate = Gate(
+            model,
+            self.precision,
+            batch=workload.batch,
+            capacity=buckets[-1],
+            steps=gate_steps,
+            seed=workload.seed,
+        )
+        for number, variant in enumerate(variants):
+            self.progress(
+                f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
+            )
+            decoder = self._proven(variant, model, buckets, gate, full)
+            if decoder is not None:
+                for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
+                    self.subjects.append(Subject(name, decoder, contexts, material, full, workload))
+        self.run.save()
+
+    def _proven(
+        self, variant: Variant, model: GPT, buckets: tuple[int, ...], gate: Gate, full: bool
+    ) -> Decoder | None:
+        """A decoder that passed the gate, or None with the reason in the record."""
+        entry = self._entry(variant.name)
+        reason = why_not(variant, model.device.type)
+        if reason:
+            entry.update(status="not run", reason=reason)
+            return None
+        start = time.perf_counter()
+        try:
+            decoder = Decoder(
+                variant, model, batch=self.workload.batch, capacity=buckets[-1], buckets=buckets
+            )
+            warm_up = [asdict(cost) for cost in decoder.warm_up()]
+            seconds = time.perf_counter() - start
+            result = gate.check(decoder)
+        except Exception as error:  # whatever a variant does wrong, the others are still measured
+            entry.update(status="failed", reason=_one_line(error))
+            return None
+        if full:
+            entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
+            self._predict(entry, decoder)
+        elif result.status == "fail":
+            result.reason = f"at width {model.config.n_embd}: {result.reason}"
+        entry.update(status="proven" if result.status == "pass" else "failed", reason=result.reason)
+        return decoder if result.status == "pass" else None
+
+    def _predict(self, entry: dict[str, Any], decoder: Decoder) -> None:
+        rates = self.record["ceilings"]
+        entry["prediction"] = {str(n): predict(decoder, n, rates) for n in (0, *self.workload.contexts)}
+        entry["ops"] = step_ops(decoder)
+        entry["memory"] = decoder_bytes(decoder)
+        entry["slots"] = {str(n): decoder.bucket(n) for n in self.workload.contexts}
+
+    # -- timing -------------------------------------------------------------------------------
+
+    def _reader(self, pages: str) -> FloorReader:
+        most = max(floor_bytes(subject.decoder, max(subject.contexts)) for subject in self.subjects)
+        return FloorReader(most, self.model.device, pages)
+
+    def _round(self, number: int, readers: dict[str, FloorReader]) -> None:
+        visits: list[Callable[[], None]] = []
+        for subject in list(self.subjects):
+            if number < subject.rounds:
+                visits += [self._visit(number, subject, context) for context in subject.contexts]
+            if number < self.workload.ttft_rounds and subject.full_size:
+                visits.append(self._first_token(number, subject))
+        sizes = sorted({floor_bytes(s.decoder, n) for s in self.subjects for n in (0, *s.contexts)})
+        visits += [self._floor(number, pages, size, readers) for pages in readers for size in sizes]
+        random.Random(f"{self.workload.seed} {number}").shuffle(visits)
+        for visit in visits:
+            visit()
+
+    def _visit(self, number: int, subject: Subject, context: int) -> Callable[[], None]:
+        def visit() -> None:
+            decoder = subject.decoder
+            try:
+                subject.load(context)
+                self.clock.each_ms(decoder.advance, subject.settle)
+                steps = self.clock.each_ms(decoder.advance, subject.steps)
+                pipelined = None
+                if self.model.device.type != "cpu":  # a CPU step is done when its call returns
+                    pipelined = self.clock.pipelined_ms(decoder.advance, subject.steps)
+            except Exception as error:
+                self._drop(subject, error)
+                return
+            self.record["samples"].append(
+                {
+                    "round": number,
+                    "variant": subject.name,
+                    "width": subject.width,
+                    "context": context,
+                    "steps_ms": steps,
+                    "pipelined_ms": pipelined,
+                }
+            )
+
+        return visit
+
+    def _first_token(self, number: int, subject: Subject) -> Callable[[], None]:
+        def visit() -> None:
+            prompt = subject.material.tokens[:, : self.workload.prompt]
+            (ms,) = self.clock.each_ms(lambda: subject.decoder.prefill(prompt), 1)
+            self.record["ttft"].append({"round": number, "variant": subject.name, "ms": ms})
+
+        return visit
+
+    def _floor(
+        self, number: int, pages: str, size: int, readers: dict[str, FloorReader]
+    ) -> Callable[[], None]:
+        def visit() -> None:
+            ms = readers[pages].read_ms(size, self.workload.settle, self.workload.steps)
+            self.record["floors"].append({"round": number, "bytes": size, "pages": pages, "ms": ms})
+
+        return visit
+
+    def _drop(self, subject: Subject, error: Exception) -> None:
+        """A variant that crashes while it is timed is out, and the others go on."""
+        self._entry(subject.decoder.variant.name).update(status="failed", reason=_one_line(error))
+        name = subject.decoder.variant.name
+        self.subjects = [s for s in self.subjects if s.decoder.variant.name != name]
+
+
+def _one_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

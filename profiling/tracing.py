@@ -1,0 +1,59 @@
+"""Chrome traces of a few marked steps, and what the profiler itself costs.
+
+The files open in Perfetto, chrome://tracing and TensorBoard's profiler plugin. Their times are never quoted
+as the step's time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from profiling.clock import Clock
+from variants.decoder import Decoder
+from variants.errors import UserError
+
+WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
+LARGE_TRACE_BYTES = 100 << 20
+
+
+def activities(device: torch.device) -> list[ProfilerActivity]:
+    """What to record on this device. Raises UserError where the build cannot see it."""
+    if device.type != "cuda":
+        return [ProfilerActivity.CPU]
+    if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
+        raise UserError("this torch build cannot trace CUDA; install a CUDA build or use --no-trace")
+    return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+def traced_decoder(decoder: Decoder, slots: int) -> Decoder:
+    """The decoder to trace. Code compiled for the CPU shows its kernels only when built with their marks."""
+    if not decoder.variant.executor.startswith("compiled") or decoder.model.device.type != "cpu":
+        return decoder
+    with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
+        marked = Decoder(
+            decoder.variant,
+            decoder.model,
+            batch=decoder.batch,
+            capacity=decoder.capacity,
+            buckets=decoder.buckets,
+        )
+        marked.warm_up([slots])
+    return marked
+
+
+def trace_steps(decoder: Decoder, path: Path) -> list[float]:
+    """Trace steps from where the decoder stands into `path`; their latencies under the profiler, ms."""
+    clock = Clock(decoder.model.device)
+    plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS)
+    latencies: list[float] = []
+    with profile(activities=activities(decoder.model.device), schedule=plan) as profiler:
+        for _ in range(WARM_UP_STEPS + TRACED_STEPS):
+            latencies += clock.each_ms(decoder.advance, 1)
+            profiler.step()
+    part = path.with_name("part-" + path.name)
+    profiler.export_chrome_trace(str(part))
+    part.replace(path)
+    return latencies[WARM_UP_STEPS:]

@@ -1,0 +1,51 @@
+"""Why a variant cannot run here, if it cannot: one place that knows what each slot filling needs."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from os import environ
+
+from variants.pages import why_no_huge_pages
+from variants.spec import Variant
+
+
+def why_no_compiler(device: str) -> str | None:
+    """torch.compile generates C++ on CPU; on CUDA it needs Triton."""
+    if device == "mps":
+        return "torch.compile of this step is not supported on MPS"
+    if device == "cuda" or shutil.which(environ.get("CXX", "c++")) or shutil.which("g++"):
+        return None
+    return "torch.compile needs a C++ compiler, and none was found (set CXX, or install g++)"
+
+
+def why_no_graph(device: str) -> str | None:
+    return None if device == "cuda" else "needs a CUDA device; its counterpart here is tape"
+
+
+def why_no_compiled_graph(device: str) -> str | None:
+    return None if device == "cuda" else "needs a CUDA device; its counterpart here is compile"
+
+
+# (slot, filling) -> the check it must pass
+REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
+    ("executor", "compiled"): why_no_compiler,
+    ("executor", "compiled in a CUDA graph"): why_no_compiled_graph,
+    ("executor", "CUDA graph"): why_no_graph,
+    ("pages", "huge"): why_no_huge_pages,
+}
+
+
+def why_not(variant: Variant, device: str) -> str | None:
+    """None where the variant runs on this kind of device ("cpu", "cuda", "mps"), else the reason."""
+    reasons = (
+        check(device) for (slot, filling), check in REQUIREMENTS.items() if variant.slot(slot) == filling
+    )
+    return next((reason for reason in reasons if reason), None)
+
+
+def compiles(variant: Variant) -> bool:
+    """Whether building this variant runs a compiler for many seconds."""
+    return variant.executor.startswith("compiled")
+
+
