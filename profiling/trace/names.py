@@ -68,11 +68,11 @@ WHOLE_DEVICE_SYNC = re.compile(
 TO_HOST_COPY = re.compile(r"DtoH|Device -> (?:Host|Pageable|Pinned)|D2H", re.IGNORECASE)
 
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*\d+$")
-ENGINE_STEPS: dict[str, re.Pattern[str]] = {
-    "vLLM": re.compile(r"execute_(?:new_|model_?|context_|\d+_context_|\d+_).*|execute_model.*"),
-    "SGLang": re.compile(r"step\[.*\]$"),
-    "TensorRT-LLM": re.compile(r"\[Executor\] _forward_step \d+.*"),
-}
+ENGINE_STEP = re.compile(
+    r"execute_(?:new_|model|context_|\d+_).*"  # vLLM
+    r"|step\[.*\]"  # SGLang
+    r"|\[Executor\] _forward_step \d+.*"  # TensorRT-LLM
+)
 NOT_STEPS = re.compile(
     r"## Call CompiledFxGraph|Torch-Compiled Region|nccl:|gloo:|Optimizer\.|DistributedDataParallel"
     r"|enumerate\(DataLoader"
@@ -82,20 +82,14 @@ NOT_STEPS = re.compile(
 
 # --- CPU: class of op by the op's own (self) time
 # --------------------------------------------------------------------------
-COMPILED_REGION = re.compile(
-    r"## Call CompiledFxGraph|Torch-Compiled Region|CompiledFunction|CompiledFxGraph"
-)
-"""Inside one of these, time that no event covers is "unknown": generated code shows only with the
-kernel-profile option.
-"""
-COMPILER_OVERHEAD = re.compile(
-    r"TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper|Pregraph bytecode|dynamo_timed"
-)
+COMPILED_CODE = re.compile(r"## Call CompiledFxGraph|CompiledFxGraph|CompiledFunction")
+"""Its own time is "unknown": generated kernels show only with the compiler's kernel-profile option."""
+COMPILED_REGION = re.compile(r"Torch-Compiled Region")
+"""Calls compiled code; where the trace has no events for that code itself, the region stands for it."""
+COMPILER_OVERHEAD = re.compile(r"TorchDynamo Cache Lookup|AOTDispatcher Runtime Wrapper|Pregraph bytecode")
 
-VIEWS = frozenset(ops.VIEWS.split())
-ALLOCATION = frozenset(ops.ALLOCATION.split())
-COMPOSITES = frozenset(ops.COMPOSITES.split())
-OVERHEAD_OPS = VIEWS | ALLOCATION | COMPOSITES
+IMPLICIT_OPS = frozenset(ops.IMPLICIT.split())
+OVERHEAD_OPS = IMPLICIT_OPS.union(ops.VIEWS.split(), ops.ALLOCATION.split(), ops.EXPLICIT.split())
 
 
 def call_kind(name: str) -> str:
@@ -104,12 +98,26 @@ def call_kind(name: str) -> str:
 
 
 def op_class(name: str) -> str:
-    """Class of a host op by what its self time is: "compute" or "overhead" (views, allocation, composite
-    dispatch).
+    """Class of a host op by what its own time is.
+
+    "compute"; "overhead" (views, allocation, composite dispatch, the compiler's wrappers); "region" (compiled
+    region) and "unknown" (compiled code whose kernels leave no events).
     """
-    if COMPILER_OVERHEAD.match(name):
+    if COMPILED_CODE.match(name):
+        return "unknown"
+    if COMPILED_REGION.match(name):
+        return "region"
+    if COMPILER_OVERHEAD.match(name) or _aten_base(name) in OVERHEAD_OPS:
         return "overhead"
+    return "compute"
+
+
+def is_implicit(name: str) -> bool:
+    """Whether an op only calls others, so that a recorded step holds those in its place."""
+    return _aten_base(name) in IMPLICIT_OPS or op_class(name) not in ("compute", "overhead")
+
+
+def _aten_base(name: str) -> str | None:
+    """`linear` of `aten::linear.overload`, None for ops of other namespaces."""
     namespace, _, base = name.partition("::")
-    if namespace != "aten" or not base:
-        return "compute"
-    return "overhead" if base.partition(".")[0] in OVERHEAD_OPS else "compute"
+    return base.partition(".")[0] if namespace == "aten" else None

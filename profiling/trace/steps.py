@@ -16,7 +16,7 @@ import pandas as pd
 from profiling.trace import repetition
 from profiling.trace.names import (
     ANNOTATION_CATEGORIES,
-    ENGINE_STEPS,
+    ENGINE_STEP,
     NOT_STEPS,
     OP_CATEGORIES,
     PROFILER_STEP,
@@ -46,6 +46,11 @@ class Steps:
     def __len__(self) -> int:
         return len(self.table)
 
+    def windows(self) -> list[tuple[int, int, int]]:
+        """Per step `start_ns`, `end_ns`, `thread`."""
+        columns = (self.table[key].tolist() for key in ("start_ns", "end_ns", "thread"))
+        return list(zip(*columns, strict=True))
+
 
 def steps(trace: Trace, pattern: str | None = None) -> Steps:
     """The steps of a trace. `pattern`: name or regular expression of the annotations, ops or functions that
@@ -62,10 +67,9 @@ def steps(trace: Trace, pattern: str | None = None) -> Steps:
     if len(chosen):
         return _finish(trace, chosen, "ProfilerStep marks")
     annotations = marks[marks["annotation"]]
-    for engine, known in ENGINE_STEPS.items():
-        chosen = annotations[annotations["name"].str.fullmatch(known)]
-        if len(chosen):
-            return _with_nested_engine(trace, annotations, chosen, engine)
+    chosen = annotations[annotations["name"].str.fullmatch(ENGINE_STEP)]
+    if len(chosen):
+        return _finish(trace, chosen, f"engine annotations like {str(chosen['name'].iat[0])[:40]!r}")
     found = _by_repeated_annotation(trace, annotations) or _by_repetition(trace)
     return found or _whole(trace)
 
@@ -99,15 +103,6 @@ def _by_pattern(trace: Trace, pattern: str) -> Steps:
             f"annotations in the trace: {', '.join(known) or 'none'}"
         )
     return _finish(trace, chosen, f"--step {pattern}")
-
-
-def _with_nested_engine(trace: Trace, annotations: pd.DataFrame, chosen: pd.DataFrame, engine: str) -> Steps:
-    """Engines nest: an `execute_...` of the model runner may hold the scheduler's `step[...]`, or the other
-    way round.
-    """
-    known = pd.concat([annotations[annotations["name"].str.fullmatch(p)] for p in ENGINE_STEPS.values()])
-    inside = len(_outermost(known)) == len(_outermost(chosen))
-    return _finish(trace, known if inside else chosen, f"annotations of {engine}")
 
 
 def _by_repeated_annotation(trace: Trace, annotations: pd.DataFrame) -> Steps | None:

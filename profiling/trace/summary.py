@@ -142,15 +142,15 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
     devices = by_device(work)
     following = [*windows["start_ns"].tolist()[1:], None]
     rows = []
-    for window, next_start in zip(windows.itertuples(), following, strict=True):
-        start, end = int(window.start_ns), int(window.end_ns)
+    columns = (windows[key].tolist() for key in ("name", "tid", "start_ns", "end_ns"))
+    for name, tid, start, end, next_start in zip(*columns, following, strict=True):
         called = calls[(calls["start_ns"] >= start) & (calls["start_ns"] < end)]
         kinds = called["kind"].value_counts().to_dict()
         syncs = called[called["kind"] == "sync"]
         rows.append(
             {
-                "name": window.name,
-                "tid": window.tid,
+                "name": name,
+                "tid": tid,
                 "start_us": us(start),
                 "wall_us": us(end - start),
                 "start_to_next_start_us": None if next_start is None else us(next_start - start),
@@ -184,7 +184,7 @@ def _window_on_device(work: pd.DataFrame, start: int, end: int) -> dict[str, Any
             "busy_us": of_own["busy_us"],
             "gpu_span_us": of_own["span_us"],
             "idle_in_gpu_span_us": of_own["idle_us"],
-            "first_gpu_start_rel_us": us(int(own["start_ns"].iat[0]) - start),
+            "first_gpu_start_rel_us": us(own["start_ns"].to_numpy()[0] - start),
             "last_gpu_end_rel_to_step_end_us": us(int(own["end_ns"].max()) - end),
             "longest_gap_us": of_own["longest_gap_us"],
         }
