@@ -1,0 +1,11 @@
+"""Body `one launch`: the whole step in one parallel region of one C++ call.
+
+csrc/ from the bottom up: vec (vectors), weights (kernels per precision), attention, barrier, model (what a
+step works on), step (the phases), op (PyTorch operations); read (the plain read of the memory floor);
+selfcheck (a program for the sanitizers).
+"""
+
+from variants.one_launch.body import PHASES, OneLaunch, Span, read_bytes
+from variants.one_launch.build import why_no_one_launch
+
+__all__ = ["PHASES", "OneLaunch", "Span", "read_bytes", "why_no_one_launch"]

@@ -1,0 +1,76 @@
+"""The one-launch body and the plain read, as Python sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from variants.caches import StaticCache
+from variants.model import GPT
+from variants.one_launch import build
+
+PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
+
+
+class Span(NamedTuple):
+    """One thread's work in one phase, without its wait at the barrier. Nanoseconds since the epoch."""
+
+    phase: str
+    layer: int
+    thread: int
+    start_ns: int
+    end_ns: int
+
+
+class OneLaunch:
+    """One C++ call per step over a static cache, with torch's thread setting.
+
+    It reads the model's tensors in place and attends over length + 1 slots, whatever the bucket.
+    Prompts and chunks go through the modules, over the same cache.
+    """
+
+    def __init__(self, model: GPT, cache: StaticCache, precision: str) -> None:
+        build.load()
+        config = model.config
+        named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+        # biases and norms are small and used in float32 whatever the weights are
+        tensors = {name: tensor.float() if tensor.dim() == 1 else tensor for name, tensor in named.items()}
+        self.cache = cache
+        self.plan = torch.classes.decode_floor.Plan(
+            precision,
+            [config.n_head, config.n_kv_head],
+            config.layer_norm_epsilon,
+            {name: tensor.detach() for name, tensor in tensors.items()},
+            cache.k,
+            cache.v,
+        )
+        self.logits = model.wpe.weight.new_empty(cache.k[0].size(0), config.vocab_size)
+
+    def step(self, token: Tensor) -> Tensor:
+        """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""
+        torch.ops.decode_floor.one_launch_step(self.plan, token, self.cache.length, self.logits)
+        return self.logits
+
+    def watch(self, on: bool) -> None:
+        """Record the phases of the following steps, for `spans`."""
+        self.plan.watch(on)
+
+    def spans(self) -> list[Span]:
+        """What the threads did in the steps watched since the last call."""
+        return [Span(PHASES[phase], *rest) for phase, *rest in self.plan.spans().tolist()]
+
+
+def read_bytes(tensors: Sequence[Tensor]) -> int:
+    """Read every byte of these contiguous CPU tensors once, with all of torch's threads, as fast as we know how.
+
+    Returns the sum of their bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros.
+    Every tensor is split into one consecutive part per thread, in whole cache lines; a thread reads its parts
+    in the order given, each as six consecutive stretches side by side, and meets the others only at the end.
+    Raises UserError where the kernels cannot be built.
+    """
+    build.load()
+    checksum: int = torch.ops.decode_floor.read_bytes(tensors)
+    return checksum

@@ -1,0 +1,187 @@
+// The step and the plain read as operations of PyTorch.
+#include "read.h"
+#include "step.h"
+
+#include <ATen/Parallel.h>
+#include <ATen/ops/empty.h>
+#include <omp.h>
+#include <torch/library.h>
+
+#include <variant>
+
+namespace one_launch {
+namespace {
+
+using Tensors = c10::Dict<std::string, at::Tensor>;
+
+// A model and its cache as the step sees them. Keeps the tensors alive; they must not be reallocated.
+class Plan : public torch::CustomClassHolder {
+ public:
+  // shape: heads, kv_heads. tensors: by the model's own parameter names; vectors and scales are float32.
+  // k, v: per layer [batch, kv_heads, capacity, head_dim].
+  Plan(const std::string& weights, std::vector<int64_t> shape, double epsilon, Tensors tensors,
+       std::vector<at::Tensor> k, std::vector<at::Tensor> v)
+      : tensors_(std::move(tensors)), k_(std::move(k)), v_(std::move(v)) {
+    const at::Tensor wte = tensor("wte.weight"), wpe = tensor("wpe.weight");
+    m_.width = wte.size(1);
+    m_.inner = tensor("blocks.0.up.weight").size(0);
+    m_.heads = shape.at(0);
+    m_.kv_heads = shape.at(1);
+    m_.head_dim = k_.at(0).size(3);
+    m_.vocab = wte.size(0);
+    m_.batch = k_.at(0).size(0);
+    m_.capacity = k_.at(0).size(2);
+    m_.epsilon = static_cast<float>(epsilon);
+    m_.token_table = bytes(wte);
+    m_.position_table = bytes(wpe);
+    for (size_t layer = 0; layer < k_.size(); layer++) m_.blocks.push_back(block(layer));
+    m_.ln_f = norm("ln_f");
+    m_.head = linear("lm_head", m_.width);
+    if (weights == "float32") scratch_.emplace<Scratch<Float32>>(m_);
+    else if (weights == "bfloat16") scratch_.emplace<Scratch<BFloat16>>(m_);
+    else if (weights == "int8") scratch_.emplace<Scratch<Int8>>(m_);
+    else if (weights == "int4") scratch_.emplace<Scratch<Int4>>(m_);
+    else TORCH_CHECK(false, "one launch has no kernel for ", weights, " weights");
+  }
+
+  void step(const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
+    const State state{token.data_ptr<int64_t>(), length.data_ptr<int64_t>(), bytes(logits)};
+    check(state, token, logits);
+    std::visit([&](auto& scratch) { run(scratch, state); }, scratch_);
+  }
+
+  void watch(bool on) { watched_ = on; }
+
+  // [spans, 5] int64: phase, layer, thread, start_ns, end_ns; forgotten here afterwards.
+  at::Tensor spans() {
+    std::vector<int64_t> rows;
+    std::visit([&](auto& scratch) { collect(scratch, rows); }, scratch_);
+    const at::Tensor table = at::empty({static_cast<int64_t>(rows.size()) / 5, 5}, at::kLong);
+    std::copy(rows.begin(), rows.end(), table.data_ptr<int64_t>());
+    return table;
+  }
+
+ private:
+  template <class W>
+  void run(Scratch<W>& scratch, const State& state) {
+    const int wanted = at::get_num_threads();
+    scratch.prepare_for(m_, wanted);
+#pragma omp parallel num_threads(wanted)
+    Worker<W>(m_, state, scratch, omp_get_thread_num(), omp_get_num_threads(), watched_).step();
+  }
+
+  static void run(std::monostate&, const State&) {}
+
+  template <class W>
+  static void collect(Scratch<W>& scratch, std::vector<int64_t>& rows) {
+    for (size_t thread = 0; thread < scratch.own.size(); thread++) {
+      for (const Span& s : scratch.own[thread]->spans) {
+        rows.insert(rows.end(), {int64_t(s.phase), s.layer, int64_t(thread), s.start_ns, s.end_ns});
+      }
+      scratch.own[thread]->spans.clear();
+    }
+  }
+
+  static void collect(std::monostate&, std::vector<int64_t>&) {}
+
+  void check(const State& state, const at::Tensor& token, const at::Tensor& logits) const {
+    TORCH_CHECK(token.numel() == m_.batch && token.is_contiguous(), "expected token [", m_.batch, ", 1]");
+    TORCH_CHECK(logits.numel() == m_.batch * m_.vocab && logits.is_contiguous() &&
+                    logits.scalar_type() == k_[0].scalar_type(),
+                "expected logits [", m_.batch, ", ", m_.vocab, "] of ", k_[0].scalar_type());
+    TORCH_CHECK(0 <= *state.length && *state.length < m_.capacity, "no room for a token after ", *state.length,
+                " in a cache of ", m_.capacity, " slots");
+    for (int64_t b = 0; b < m_.batch; b++) {
+      TORCH_CHECK_INDEX(0 <= state.token[b] && state.token[b] < m_.vocab, "token ", state.token[b],
+                        " is outside the vocabulary of ", m_.vocab);
+    }
+  }
+
+  at::Tensor tensor(const std::string& name) const { return tensors_.at(name); }
+  bool has(const std::string& name) const { return tensors_.contains(name); }
+
+  static char* bytes(const at::Tensor& t) {
+    TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "one launch needs contiguous CPU tensors");
+    return static_cast<char*>(t.data_ptr());
+  }
+
+  const float* floats(const std::string& name) const {
+    bytes(tensor(name));
+    return tensor(name).data_ptr<float>();
+  }
+
+  Norm norm(const std::string& name) const { return {floats(name + ".weight"), floats(name + ".bias")}; }
+
+  Linear linear(const std::string& name, int64_t cols) const {
+    const at::Tensor weight = tensor(name + ".weight");
+    Linear l;
+    l.weight = bytes(weight);
+    l.rows = weight.size(0);
+    l.cols = cols;
+    l.row_bytes = weight.stride(0) * weight.element_size();
+    if (has(name + ".bias")) l.bias = floats(name + ".bias");
+    if (has(name + ".scale")) {
+      l.scale = floats(name + ".scale");
+      l.groups = tensor(name + ".scale").numel() / l.rows;
+    }
+    return l;
+  }
+
+  Block block(size_t layer) const {
+    const std::string name = "blocks." + std::to_string(layer) + ".";
+    return {norm(name + "ln_1"),
+            norm(name + "ln_2"),
+            linear(name + "qkv", m_.width),
+            linear(name + "out", m_.width),
+            linear(name + "up", m_.width),
+            linear(name + "down", m_.inner),
+            bytes(k_.at(layer)),
+            bytes(v_.at(layer))};
+  }
+
+  Tensors tensors_;
+  std::vector<at::Tensor> k_, v_;
+  Model m_;
+  bool watched_ = false;
+  std::variant<std::monostate, Scratch<Float32>, Scratch<BFloat16>, Scratch<Int8>, Scratch<Int4>> scratch_;
+};
+
+void one_launch_step(const c10::intrusive_ptr<Plan>& plan, const at::Tensor& token, const at::Tensor& length,
+                     const at::Tensor& logits) {
+  plan->step(token, length, logits);
+}
+
+// Sum of all bytes as 64-bit words, modulo 2^64; every byte is read once, by all threads.
+int64_t read_bytes(const std::vector<at::Tensor>& tensors) {
+  for (const at::Tensor& t : tensors) {
+    TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "read_bytes takes contiguous CPU tensors");
+  }
+  uint64_t total = 0;
+#pragma omp parallel num_threads(at::get_num_threads()) reduction(+ : total)
+  for (const at::Tensor& t : tensors) {
+    total += read_part(static_cast<const char*>(t.const_data_ptr()), t.nbytes(), omp_get_thread_num(),
+                       omp_get_num_threads());
+  }
+  return static_cast<int64_t>(total);
+}
+
+}  // namespace
+
+TORCH_LIBRARY(decode_floor, m) {
+  m.class_<Plan>("Plan")
+      .def(torch::init<const std::string&, std::vector<int64_t>, double, Tensors, std::vector<at::Tensor>,
+                       std::vector<at::Tensor>>())
+      .def("watch", &Plan::watch)
+      .def("spans", &Plan::spans);
+  m.def(
+      "one_launch_step(__torch__.torch.classes.decode_floor.Plan plan, Tensor(a!) token, Tensor(b!) length, "
+      "Tensor(c!) logits) -> ()");
+  m.def("read_bytes(Tensor[] tensors) -> int");
+}
+
+TORCH_LIBRARY_IMPL(decode_floor, CPU, m) {
+  m.impl("one_launch_step", one_launch_step);
+  m.impl("read_bytes", read_bytes);
+}
+
+}  // namespace one_launch

@@ -1,0 +1,295 @@
+// One decode step as one parallel region: every thread runs `Worker::step` and meets the others at a
+// barrier after each phase. A phase gives each thread a consecutive part of its outputs.
+#pragma once
+
+#include "model.h"
+
+namespace one_launch {
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The part of 0..n that belongs to `rank`, in whole cache lines of floats.
+inline Range part(int64_t n, int rank, int threads, int64_t unit = 16) {
+  const int64_t units = (n + unit - 1) / unit;
+  return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
+}
+
+// out[b][n] = row n . input b + bias, for the rows of one thread.
+template <class W>
+class Product {
+ public:
+  Product(const Linear& linear, const std::vector<typename W::Input>& inputs, float* out, int64_t pitch)
+      : linear_(linear), inputs_(inputs), out_(out), pitch_(pitch) {}
+
+  void run(Range rows) const {
+    // Four rows from four distant places at once: one stream of reads does not fill the memory channels.
+    const int64_t quarter = (rows.end - rows.begin) / kRows;
+    for (int64_t n = rows.begin; n < rows.begin + quarter; n++) all_inputs<kRows>(n, quarter);
+    for (int64_t n = rows.begin + kRows * quarter; n < rows.end; n++) all_inputs<1>(n, 0);
+  }
+
+ private:
+  static constexpr int kRows = 4;
+  static constexpr int64_t kTogether = 3;  // inputs: with four rows, as many sums as AVX2 has registers for
+
+  template <int R>
+  void all_inputs(int64_t first, int64_t apart) const {
+    const int64_t batch = static_cast<int64_t>(inputs_.size());
+    for (int64_t b = 0; b < batch; b += kTogether) {
+      switch (std::min(kTogether, batch - b)) {
+        case 1: rows<R, 1>(first, apart, b); break;
+        case 2: rows<R, 2>(first, apart, b); break;
+        default: rows<R, 3>(first, apart, b);
+      }
+    }
+  }
+
+  template <int R, int B>
+  void rows(int64_t first, int64_t apart, int64_t b) const {
+    const char* row[R];
+    const float* scale[R];
+    for (int r = 0; r < R; r++) {
+      const int64_t n = first + r * apart;
+      row[r] = linear_.weight + n * linear_.row_bytes;
+      scale[r] = linear_.scale ? linear_.scale + n * linear_.groups : nullptr;
+    }
+    float out[R][B];
+    dot_rows<W, R, B>(row, scale, &inputs_[b], linear_.cols, out);
+    for (int r = 0; r < R; r++) {
+      const int64_t n = first + r * apart;
+      const float bias = linear_.bias ? linear_.bias[n] : 0.f;
+      for (int i = 0; i < B; i++) out_[(b + i) * pitch_ + n] = out[r][i] + bias;
+    }
+  }
+
+  const Linear& linear_;
+  const std::vector<typename W::Input>& inputs_;
+  float* out_;
+  int64_t pitch_;
+};
+
+// GELU, tanh approximation, in place.
+inline void gelu(float* x, int64_t count) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t n = std::min<int64_t>(kLanes, count - i);
+    const Floats v = Floats::loadu(x + i, n);
+    const Floats u = Floats(0.7978845608028654f) * (v + Floats(0.044715f) * v * v * v);
+    (Floats(0.5f) * v * (Floats(1.f) + u.tanh())).store(x + i, n);
+  }
+}
+
+inline void layer_norm(const float* x, const Norm& norm, int64_t width, float epsilon, float* out) {
+  float total = 0, squares = 0;
+#pragma omp simd reduction(+ : total)
+  for (int64_t i = 0; i < width; i++) total += x[i];
+  const float mean = total / width;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; i++) squares += (x[i] - mean) * (x[i] - mean);
+  const float inverse = 1.f / std::sqrt(squares / width + epsilon);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) out[i] = (x[i] - mean) * inverse * norm.weight[i] + norm.bias[i];
+}
+
+// The first of the greatest; the first NaN where there is one, as in torch.argmax.
+inline Best best_of(const float* values, Range range) {
+  if (range.begin == range.end) return {};
+  float most = values[range.begin];
+  bool nan = false;
+#pragma omp simd reduction(max : most) reduction(| : nan)
+  for (int64_t i = range.begin; i < range.end; i++) {
+    most = std::max(most, values[i]);
+    nan |= values[i] != values[i];
+  }
+  int64_t i = range.begin;
+  while (nan ? values[i] == values[i] : values[i] != most) i++;
+  return {values[i], i};
+}
+
+template <class W>
+class Worker {
+  using KV = typename W::Cache;
+  using Scalar = typename KV::Scalar;
+
+ public:
+  Worker(const Model& model, const State& state, Scratch<W>& scratch, int rank, int threads, bool watched)
+      : m_(model), state_(state), s_(scratch), own_(*scratch.own[rank]), rank_(rank), threads_(threads),
+        watched_(watched), position_(*state.length), chunks_(position_ / kChunk + 1) {}
+
+  void step() {
+    phase(Phase::embed, 0, [&] { embed(); });
+    for (size_t layer = 0; layer < m_.blocks.size(); layer++) {
+      const Block& block = m_.blocks[layer];
+      phase(Phase::qkv, layer, [&] {
+        normalised(block.ln_1);
+        project(block.qkv, s_.qkv.get(), s_.qkv_pitch);
+      });
+      phase(Phase::attention, layer, [&] { attend(block); });
+      phase(Phase::out, layer, [&] {
+        attended();
+        add_to_residual(block.out);
+      });
+      phase(Phase::up, layer, [&] {
+        normalised(block.ln_2);
+        const Range mine = project(block.up, s_.hidden.get(), s_.inner_pitch);
+        for (int64_t b = 0; b < m_.batch; b++) gelu(hidden(b) + mine.begin, mine.end - mine.begin);
+      });
+      phase(Phase::down, layer, [&] {
+        for (int64_t b = 0; b < m_.batch; b++) make_ready(b, hidden(b), m_.inner);
+        add_to_residual(block.down);
+      });
+    }
+    phase(Phase::head, 0, [&] {
+      normalised(m_.ln_f);
+      emit(project(m_.head, s_.logits.get(), s_.logits_pitch));
+    });
+    if (rank_ == 0) feed_back();
+  }
+
+ private:
+  float* x(int64_t b) const { return s_.x.get() + b * s_.pitch; }
+  float* qkv(int64_t b) const { return s_.qkv.get() + b * s_.qkv_pitch; }
+  float* hidden(int64_t b) const { return s_.hidden.get() + b * s_.inner_pitch; }
+  float* partial(int64_t b, int64_t head, int64_t chunk) const {
+    return s_.partial.get() + ((b * m_.heads + head) * s_.chunks + chunk) * s_.chunk_pitch;
+  }
+
+  template <class F>
+  void phase(Phase name, int64_t layer, F work) {
+    const int64_t start = watched_ ? now_ns() : 0;
+    work();
+    if (watched_) own_.spans.push_back({name, layer, start, now_ns()});
+    s_.barrier.wait(threads_);
+  }
+
+  void embed() {
+    const Range mine = part(m_.width, rank_, threads_);
+    const auto* position = reinterpret_cast<const Scalar*>(m_.position_table) + position_ * m_.width;
+    for (int64_t b = 0; b < m_.batch; b++) {
+      const auto* token = reinterpret_cast<const Scalar*>(m_.token_table) + state_.token[b] * m_.width;
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] = KV::to_float(token[i]) + KV::to_float(position[i]);
+    }
+  }
+
+  void make_ready(int64_t b, const float* row, int64_t cols) {
+    own_.inputs[b] = W::prepare(row, cols, own_.memory.get() + b * W::input_bytes(cols));
+  }
+
+  // Every thread normalises the rows for itself: that costs less than a barrier.
+  void normalised(const Norm& norm) {
+    for (int64_t b = 0; b < m_.batch; b++) {
+      layer_norm(x(b), norm, m_.width, m_.epsilon, own_.row.get());
+      make_ready(b, own_.row.get(), m_.width);
+    }
+  }
+
+  Range project(const Linear& linear, float* out, int64_t pitch) const {
+    const Range mine = part(linear.rows, rank_, threads_);
+    Product<W>(linear, own_.inputs, out, pitch).run(mine);
+    return mine;
+  }
+
+  void add_to_residual(const Linear& linear) {
+    const Range mine = project(linear, s_.residual.get(), s_.pitch);
+    for (int64_t b = 0; b < m_.batch; b++) {
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] += s_.residual.get()[b * s_.pitch + i];
+    }
+  }
+
+  // The item that holds slot `position_` appends to the cache first; nobody else reads that slot.
+  void attend(const Block& block) {
+    const Range mine = part(m_.batch * m_.kv_heads * chunks_, rank_, threads_, 1);
+    for (int64_t item = mine.begin; item < mine.end; item++) {
+      const int64_t chunk = item % chunks_, lane = item / chunks_;  // lane: one KV head of one row
+      const int64_t b = lane / m_.kv_heads, kv_head = lane % m_.kv_heads;
+      const int64_t slots = lane * m_.capacity;  // of the lanes before
+      char* keys = block.k + slots * m_.head_dim * sizeof(Scalar);
+      char* values = block.v + slots * m_.head_dim * sizeof(Scalar);
+      if (chunk == chunks_ - 1) {
+        append(keys, qkv(b) + (m_.heads + kv_head) * m_.head_dim);
+        append(values, qkv(b) + (m_.heads + m_.kv_heads + kv_head) * m_.head_dim);
+      }
+      attend_item(keys, values, b, kv_head, chunk);
+    }
+  }
+
+  void append(char* lane, const float* row) const {
+    auto* slot = reinterpret_cast<Scalar*>(lane) + position_ * m_.head_dim;
+    for (int64_t d = 0; d < m_.head_dim; d++) slot[d] = KV::from_float(row[d]);
+  }
+
+  void attend_item(const char* keys, const char* values, int64_t b, int64_t kv_head, int64_t chunk) {
+    const int64_t sharing = m_.heads / m_.kv_heads, first = chunk * kChunk;
+    const int64_t count = std::min(kChunk, position_ + 1 - first);
+    const int64_t offset = first * m_.head_dim * sizeof(Scalar);
+    for (int64_t g = 0; g < sharing; g += kGroupMost) {
+      const int64_t head = kv_head * sharing + g, together = std::min<int64_t>(kGroupMost, sharing - g);
+      for (int64_t i = 0; i < together; i++) ready_query(b, head + i, i);
+      const auto chunk_of = [&](int64_t i) { return reinterpret_cast<Chunk*>(partial(b, head + i, chunk)); };
+      const auto run = [&]<int G>(std::integral_constant<int, G>) {
+        attend_chunk<KV, G>(keys + offset, values + offset, count, m_.head_dim, own_.queries, chunk_of);
+      };
+      switch (together) {
+        case 1: run(std::integral_constant<int, 1>()); break;
+        case 2: run(std::integral_constant<int, 2>()); break;
+        case 3: run(std::integral_constant<int, 3>()); break;
+        default: run(std::integral_constant<int, kGroupMost>());
+      }
+    }
+  }
+
+  void ready_query(int64_t b, int64_t head, int64_t i) {
+    const float* q = qkv(b) + head * m_.head_dim;
+    const float scale = 1.f / std::sqrt(static_cast<float>(m_.head_dim));
+    for (int64_t d = 0; d < m_.head_dim; d++) own_.row.get()[d] = q[d] * scale;
+    own_.queries[i] = KV::prepare(own_.row.get(), m_.head_dim,
+                                  own_.query_memory.get() + i * KV::input_bytes(m_.head_dim));
+  }
+
+  void attended() {
+    for (int64_t b = 0; b < m_.batch; b++) {
+      for (int64_t head = 0; head < m_.heads; head++) {
+        combine(partial(b, head, 0), chunks_, s_.chunk_pitch, m_.head_dim, own_.row.get() + head * m_.head_dim);
+      }
+      make_ready(b, own_.row.get(), m_.heads * m_.head_dim);
+    }
+  }
+
+  // Logits in the model's dtype, and the best of this thread's part as they were rounded.
+  void emit(Range mine) {
+    for (int64_t b = 0; b < m_.batch; b++) {
+      float* values = s_.logits.get() + b * s_.logits_pitch;
+      auto* to = reinterpret_cast<Scalar*>(state_.logits) + b * m_.vocab;
+      for (int64_t i = mine.begin; i < mine.end; i++) {
+        to[i] = KV::from_float(values[i]);
+        values[i] = KV::to_float(to[i]);
+      }
+      own_.best[b] = best_of(values, mine);
+    }
+  }
+
+  // Parts ascend with the rank, so the lowest index wins a tie.
+  void feed_back() const {
+    for (int64_t b = 0; b < m_.batch; b++) {
+      Best best;
+      for (int rank = 0; rank < threads_; rank++) {
+        const Best& other = s_.own[rank]->best[b];
+        const bool greater = other.value > best.value || (other.value != other.value && best.value == best.value);
+        if (other.index >= 0 && (best.index < 0 || greater)) best = other;
+      }
+      state_.token[b] = best.index;
+    }
+    *state_.length = position_ + 1;
+  }
+
+  const Model& m_;
+  const State& state_;
+  Scratch<W>& s_;
+  Own<W>& own_;
+  const int rank_, threads_;
+  const bool watched_;
+  const int64_t position_, chunks_;
+};
+
+}  // namespace one_launch
