@@ -1,83 +1,192 @@
 """Question: how large does the KV cache get, and how many requests fit beside the weights?
 
-Claim (articles 2-4): the cache is 2 * layers * kv_heads * head_dim * tokens * bytes * batch, outgrows the weights,
-shrinks by n_heads / kv_heads, and doubles with the context while prefill attention quadruples.
+Claim (articles 1-4): the cache is 2 * layers * kv_heads * head_dim * tokens * bytes * batch; it outgrows the
+weights, shrinks by n_heads / kv_heads, and doubles with the context while prefill attention quadruples.
 
-Arithmetic only, no torch. The model is a name, a Hugging Face config.json (or its folder), or a shape in flags;
-one whose cache is of a kind that is not known here is refused.
-
-    python -m experiments.sizing
-    python -m experiments.sizing --model path/to/config.json --context 8192,131072 --batch 1,64
-    python -m experiments.sizing --model llama-2-7b --device-gib 80 --utilisation 0.9 --kv-dtype fp8
-    python -m experiments.sizing --layers 32 --heads 32 --kv-heads 8 --head-dim 128 --weights-gib 15
+Arithmetic only. The model is a name, a Hugging Face config.json (or its folder), or a shape in flags; one
+whose cache is of a kind that is not known here is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+import argparse
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
 
-from experiments.published import Check
-from profiling.capacity import GIB, doubling
+from experiments._cli import console, integers, plain_parser, print_json, run
+from experiments._reproduced import sizing_checks
+from profiling.capacity import GIB, Plan, doubling, plan
 from profiling.hf_config import read_shape
-from profiling.model_shape import KV_FORMATS, ModelShape, kv_bytes, kv_token_bytes
-from variants.config import PRESETS
+from profiling.model_shape import (
+    KV_FORMATS,
+    KvFormat,
+    ModelShape,
+    kv_bytes,
+    kv_token_bytes,
+    longest_context,
+)
+from variants.errors import UserError
 
-FP16, FP32 = KV_FORMATS["float16"], KV_FORMATS["float32"]
-
-
-def published_checks() -> list[Check]:
-    """Every figure of the articles' sizing; none depends on a machine."""
-    return [*_gpt2(), *_llama(), *_heads(), *_article_4()]
-
-
-def _gpt2() -> Iterator[Check]:
-    shape, token = read_shape("gpt2"), kv_token_bytes(read_shape("gpt2"), FP32)
-    weights, limit = shape.weights_bytes, PRESETS["gpt2"].n_ctx
-    assert weights is not None
-    yield Check("gpt2.token", f"{token / 1024:.0f} KB")
-    yield Check("gpt2.4k", f"{kv_bytes(shape, 4096, FP32) / 1e9:.1f} GB")
-    yield Check("memory.token", f"{token / 1024:.0f} KiB")
-    yield Check("memory.1024", f"{kv_bytes(shape, limit, FP32) / 2**20:.0f} MiB")
-    yield Check("memory.weights", f"{weights / 2**20:.0f} MiB")
-    yield Check("memory.crossover", f"{round(weights / token, -1):,.0f}")
-    yield Check("memory.sequences", {7: "seven"}.get(round(weights / token / limit), "another number"))
-    yield Check("memory.64", f"{kv_bytes(shape, limit, FP32, batch=64) / GIB:.1f} GiB")
-    yield Check("memory.masks", f"{shape.n_layer * limit * limit * 4 / 2**20:.0f} MiB")
+EXAMPLES = (
+    "",
+    "--model path/to/config.json --context 8192,131072 --batch 1,64",
+    "--model llama-2-7b --kv-dtype fp8 --device-gib 80 --utilisation 0.9 --context 4096",
+    "--layers 32 --heads 32 --kv-heads 8 --head-dim 128 --weights-gib 15 --kv-dtype bfloat16",
+)
 
 
-def _llama() -> Iterator[Check]:
-    shape = read_shape("llama-2-7b")
-    assert shape.weights_bytes is not None and shape.parameters is not None
-    yield Check("llama.parameters", f"{shape.parameters / 1e9:.2f}B")
-    yield Check("llama.weights", f"{shape.weights_bytes / GIB:.2f} GiB")
-    yield Check("llama.token", f"{kv_token_bytes(shape, FP16) / 1024:.0f} KB")
-    yield Check("llama.token_bytes", f"{kv_token_bytes(shape, FP16):,}")
-    yield Check("llama.4k", f"{kv_bytes(shape, 4096, FP16) / 1e9:.2f} GB")
-    for n in (1024, 4096, 32768, 131072):
-        many = kv_bytes(shape, n, FP16, batch=32)
-        yield Check(f"llama.batch1.{n}", f"{kv_bytes(shape, n, FP16) / GIB:.2f}")
-        yield Check(f"llama.batch32.{n}", f"{many / GIB:.1f}")
-        yield Check(f"llama.ratio.{n}", f"{many / shape.weights_bytes:.1f}x")
+def parser() -> argparse.ArgumentParser:
+    parser = plain_parser("experiments.sizing", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add(
+        "--model",
+        default="llama-2-7b",
+        help="a name, a config.json, or a folder with one (default llama-2-7b)",
+    )
+    for flag, what in (("layers", "layers"), ("heads", "query heads"), ("kv-heads", "key and value heads")):
+        add(f"--{flag}", type=int, metavar="N", help=f"instead of --model: number of {what}")
+    add("--head-dim", type=int, metavar="N", help="instead of --model: width of one head")
+    add("--weights-gib", type=float, metavar="GIB", help="size of the weights, where the config does not say")
+    add(
+        "--kv-dtype",
+        choices=["auto", *KV_FORMATS],
+        default="auto",
+        help="of the cache (auto: as the weights)",
+    )
+    add(
+        "--context",
+        type=integers,
+        default=(1024, 4096, 32768, 131072),
+        metavar="N,N",
+        help="tokens a request",
+    )
+    add("--batch", type=integers, default=(1, 32), metavar="N,N", help="concurrent requests (default 1,32)")
+    add("--device-gib", type=float, metavar="GIB", help="device memory: plan what fits into it")
+    add("--utilisation", type=float, default=0.9, metavar="SHARE", help="usable share of it (default 0.9)")
+    add(
+        "--other-gib",
+        type=float,
+        default=0.0,
+        metavar="GIB",
+        help="activations, graphs and the like (default 0)",
+    )
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    return parser
 
 
-def _heads() -> Iterator[Check]:
-    full = read_shape("llama-2-7b")
-    for kv_heads in (32, 8, 1):
-        shape = replace(full, n_kv_head=kv_heads)
-        yield Check(f"heads.4k.{kv_heads}", f"{kv_bytes(shape, 4096, FP16, batch=32) / GIB:.1f}GiB")
-        yield Check(f"heads.32k.{kv_heads}", f"{kv_bytes(shape, 32768, FP16, batch=32) / GIB:.1f}GiB")
-        yield Check(f"heads.token.{kv_heads}", f"{kv_token_bytes(shape, FP16):,}")
-        yield Check(
-            f"heads.reduction.{kv_heads}", f"{kv_token_bytes(full, FP16) / kv_token_bytes(shape, FP16):g}x"
+def shape_for(arguments: argparse.Namespace) -> ModelShape:
+    """The model of --model, or the shape that the flags give."""
+    sizes = (arguments.layers, arguments.heads, arguments.kv_heads, arguments.head_dim)
+    if all(size is None for size in sizes):
+        shape = read_shape(arguments.model)
+    else:
+        if any(size is None or size < 1 for size in sizes):
+            raise UserError(
+                "a shape by flags needs --layers, --heads, --kv-heads and --head-dim, each at least 1"
+            )
+        if arguments.heads % arguments.kv_heads:
+            raise UserError(
+                f"{arguments.heads} query heads cannot share {arguments.kv_heads} KV heads evenly"
+            )
+        shape = ModelShape("MODEL", *sizes[1:], (None,) * sizes[0], None, None, None, None)
+    if arguments.weights_gib is not None:
+        if not 0 < arguments.weights_gib < math.inf:
+            raise UserError(f"--weights-gib must be positive, got {arguments.weights_gib:g}")
+        shape = replace(shape, weights_bytes=int(arguments.weights_gib * GIB))
+    return shape
+
+
+def kv_name_for(wanted: str, shape: ModelShape) -> str:
+    """The name of the cache's format; `auto` is that of the weights, as in vLLM."""
+    if wanted != "auto":
+        return wanted
+    if shape.dtype not in KV_FORMATS:
+        known = ", ".join(KV_FORMATS)
+        raise UserError(
+            f"{shape.name} does not say its dtype; give the cache's by --kv-dtype, one of {known}"
         )
+    return str(shape.dtype)
 
 
-def _article_4() -> Iterator[Check]:
-    shape = read_shape("llama-2-7b")
-    times = doubling(shape, FP16, 4096)
-    yield Check("sizing.one", f"{kv_bytes(shape, 4096, FP16) / GIB:g} GiB")
-    yield Check("sizing.batch8", f"{kv_bytes(shape, 4096, FP16, batch=8) / GIB:g} GiB")
-    yield Check("sizing.double", f"{kv_bytes(shape, 8192, FP16, batch=8) / GIB:g} GiB")
-    yield Check("sizing.memory_doubles", f"{times['cache of a request']:.0f}")
-    yield Check("sizing.prefill_quadruples", f"{times['prefill, attention']:.0f}")
+def overtakes(shape: ModelShape, kv: KvFormat, batch: int) -> int | None:
+    """First context at which the cache of `batch` requests exceeds the weights; None: never, or unknown."""
+    if shape.weights_bytes is None:
+        return None
+    fits = longest_context(shape, shape.weights_bytes // batch, kv)
+    return None if fits is None else fits + 1
+
+
+def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, utilisation: float) -> str:
+    """The plan in vLLM's flags; int8 needs a version that has int8_per_token_head."""
+    dtype = "auto" if kv_name == shape.dtype else {"int8": "int8_per_token_head"}.get(kv_name, kv_name)
+    return (
+        f"vllm serve {shape.name} --max-model-len {context} --max-num-seqs {requests} "
+        f"--gpu-memory-utilization {utilisation:g} --kv-cache-dtype {dtype}"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser().parse_args(argv)
+    contexts, batches = sorted(set(arguments.context)), sorted(set(arguments.batch))
+    if contexts[0] < 1 or batches[0] < 1:
+        raise UserError("--context and --batch need numbers of at least 1")
+    shape = shape_for(arguments)
+    kv_name = kv_name_for(arguments.kv_dtype, shape)
+    kv = KV_FORMATS[kv_name]
+    memory = (arguments.device_gib, arguments.utilisation, arguments.other_gib)
+    plans = {} if arguments.device_gib is None else {n: plan(shape, kv, n, *memory) for n in contexts}
+    command = _command(shape, kv_name, plans, arguments.utilisation)
+
+    from experiments import _sizing_tables as tables
+    from experiments._claims import rows, summary, table, verdict
+    from profiling.record import RunFolder
+
+    checks = sizing_checks()
+    result = {
+        "model": asdict(shape),
+        "kv_dtype": kv_name,
+        "kv_bytes_per_token": kv_token_bytes(shape, kv),
+        "cache_bytes": {n: {b: kv_bytes(shape, n, kv, b) for b in batches} for n in contexts},
+        "overtakes_weights_at_tokens": {b: overtakes(shape, kv, b) for b in batches},
+        "doubling": doubling(shape, kv, contexts[0]),
+        "plan": {n: asdict(fits) for n, fits in plans.items()},
+        "vllm": command,
+    }
+    folder = RunFolder.create(arguments.out, "sizing", "any")
+    folder.data |= {"sizing": result, "claims": rows(checks)}
+    folder.finish()
+
+    out = console(arguments)
+    out.print(*tables.headline(shape, kv_name, kv), sep="\n")
+    out.print(tables.sizes_table(shape, kv, contexts, batches))
+    for batch in batches:
+        at = overtakes(shape, kv, batch)
+        where = f"from {at:,} tokens of context" if at else "never, or the weights' size is not known"
+        out.print(f"The cache outgrows the weights at batch {batch}: {where}.")
+    out.print(tables.heads_table(shape, kv, contexts[0], batches[-1]))
+    out.print(tables.dtypes_table(shape, contexts[0], batches[-1]))
+    out.print(tables.doubling_table(shape, kv, contexts[0]))
+    if plans:
+        out.print(*tables.plan_lines(shape, plans, memory), sep="\n")
+        out.print(f"In vLLM: {command or 'no request of these contexts fits'}", soft_wrap=True)
+    if arguments.model in ("gpt2", "llama-2-7b"):  # the articles' own models
+        out.print(table(checks))
+    out.print(f"Run folder: {folder.path}", soft_wrap=True)
+    out.print(verdict("the published sizes follow from the formula", checks))
+    if arguments.json:
+        print_json({"run": str(folder.path), **result, "claims": summary(checks)})
+
+
+def _command(shape: ModelShape, kv_name: str, plans: dict[int, Plan], utilisation: float) -> str | None:
+    """The flags for the largest context that the model allows and of which a request fits."""
+    limit = shape.max_context or math.inf
+    fitting = [n for n, fits in plans.items() if fits.requests and n <= limit]
+    if not fitting:
+        return None
+    return vllm_command(shape, kv_name, max(fitting), plans[max(fitting)].requests, utilisation)
+
+
+if __name__ == "__main__":
+    run(main)

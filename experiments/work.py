@@ -1,108 +1,196 @@
 """Question: how much does a step compute and read, and how much of it does the cache save?
 
-Claim (articles 1-3): the naive loop does n times the arithmetic of a cached step; 34.0 times for the toy model
-over 64 tokens, 1,000 times for GPT-2 small at 1,000 tokens; decode reads all weights for 0.48 MACs a byte.
+Claim (articles 1-3): the naive loop does n times the arithmetic of a cached step; 34.0 times for the toy
+model over 64 tokens, 1,000 times for GPT-2 small at 1,000; decode reads all weights for 0.48 MACs a byte.
 
 Counts only, no times: exact formulas (`profiling.work`) against the published figures, and against the
-matrix multiplications that a real run of each eager rung executes (`profiling.matmul_counter`).
-
-    python -m experiments.work
-    python -m experiments.work --model gpt2-xl --context 10,1000
+matrix multiplications that a real run of each eager rung executes (`profiling.matmul_counter`). A context of
+n tokens held is the articles' n + 1: they count the new token among the keys that its query sees.
 """
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
 
-from experiments.published import PUBLISHED, Check
-from profiling.hf_config import read_shape
-from profiling.model_shape import KV_FORMATS, kv_bytes
-from profiling.work import (
-    FLOPS_PER_MAC,
-    attention_share,
-    cached_loop,
-    forward,
-    macs,
-    naive_loop,
-    naive_step_macs,
-    parameters,
-    step_macs,
-    weights_stored_bytes,
-)
-from variants.config import PRESETS, GPTConfig
+from experiments._cli import common_parser, console, print_json, run
+from experiments._reproduced import work_checks
+from profiling import work
+from variants.config import GPTConfig
+from variants.errors import UserError
+from variants.ladder import ladder
+from variants.spec import Variant
 
-GPT2 = PRESETS["gpt2"]
-# Article 3: a toy decoder counted without its head, and a Llama-2-7B shape whose MLP is four times as wide
-TOY = GPTConfig(n_layer=2, n_head=4, n_embd=32, n_ctx=128, vocab_size=50)
-LLAMA = GPTConfig(n_layer=32, n_head=32, n_embd=4096, n_ctx=4096, vocab_size=32000, tied_head=False)
-A40_TFLOPS = 37.4  # article 2: the fp32 peak it divides by
+if TYPE_CHECKING:
+    from rich.table import Table
 
-# The articles call the step whose query sees n keys (itself too) "step n": the step at context n - 1.
+    from variants.model import GPT
+
+EXAMPLES = ("", "--quick", "--model gpt2-xl --context 10,1000 --precision bfloat16")
+PROMPT, NEW = 10, 512  # the first article's longest generation
 
 
-def published_checks() -> list[Check]:
-    """Every figure of the articles' counting that no machine can change."""
-    return [*_article_1(), *_article_2(), *_toy(), *_llama()]
+@dataclass(frozen=True)
+class Counted:
+    """One pass of one rung: MACs and matrix multiplications by formula and as executed."""
+
+    variant: str
+    what: str
+    context: int
+    formula_macs: int
+    executed_macs: int
+    formula_calls: int
+    executed_calls: int
+
+    @property
+    def agrees(self) -> bool:
+        return (self.formula_macs, self.formula_calls) == (self.executed_macs, self.executed_calls)
 
 
-def _article_1() -> Iterator[Check]:
-    # It counts a step after each new token, the last one too: the loop that starts one token later.
-    naive, cached = naive_loop(11, 512).tokens, cached_loop(11, 512).tokens
-    yield Check("gpt2.weights", f"{weights_stored_bytes(GPT2, 4) / 1e6:.0f} MB")
-    yield Check("gpt2.parameters", f"{parameters(GPT2) / 1e6:.0f}M")
-    yield Check("tokens.naive", f"{round(naive, -3):,}")
-    yield Check("tokens.cached", f"{cached}")
-    yield Check("tokens.ratio", f"{round(naive / cached, -1):.0f}x")
-    yield Check("tokens.removed", f"{1 - cached / naive:.1%}")
+def eager_rungs(precision: str) -> list[Variant]:
+    """Rungs whose operations can be watched, one for each way that the work could differ."""
+    return [
+        variant
+        for variant in ladder(precision).values()
+        if variant.executor == "eager" and variant.pages == "default"
+    ]
 
 
-def _article_2() -> Iterator[Check]:
-    for n in (10, 100, 500, 1000):
-        naive, cached = naive_step_macs(GPT2, n), step_macs(GPT2, n - 1)
-        yield Check(f"flops.reduction.{n}", f"{naive / cached:,.0f}x")
-        for name, count, digits in (("naive", naive, 2), ("cached", cached, 3)):
-            yield from _achieved(name, n, FLOPS_PER_MAC * count, digits)
-    cached = FLOPS_PER_MAC * step_macs(GPT2, 999)
-    yield Check("flops.cached.1000", f"{cached / 1e9:.2f} GFLOPs")
-    yield Check("flops.peak_time", f"{cached / A40_TFLOPS / 1e6:.0f} us")
-    yield Check("flops.share", f"{attention_share(GPT2, forward(1, past=999)):.0%}")
+def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int) -> Iterator[Counted]:
+    """Execute a prefill and a step of this rung at each context, and count."""
+    import torch
+
+    from profiling.matmul_counter import MatmulCounter
+    from variants.decoder import Decoder
+
+    config = model.config
+    slots = tuple(n + 1 for n in contexts)
+    decoder = Decoder(variant, model, batch=batch, capacity=slots[-1], buckets=slots)
+    last = 1 if variant.head == "last position" else None
+    calls = work.matmul_calls(config, fused_attention=variant.attention == "fused")
+    for n in contexts:
+        tokens = torch.arange(n * batch, device=model.device).view(batch, n) % config.vocab_size
+        passes = {
+            "prefill": work.forward(n, past=decoder.bucket(n - 1) - n, logits=last),
+            "step": work.step_work(variant, n, decoder.bucket(n)),
+        }
+        for what, expected in passes.items():
+            with MatmulCounter() as counted:
+                decoder.prefill(tokens) if what == "prefill" else decoder.advance()
+            macs = work.macs(config, expected * batch)
+            yield Counted(variant.name, what, n, macs, counted.macs, calls, counted.calls)
 
 
-def _achieved(name: str, n: int, flops: int, digits: int) -> Iterator[Check]:
-    """FLOPs over the article's own printed time, which is rounded to 0.01 ms: both ends are tried."""
-    printed_ms = float(PUBLISHED[f"step.{name}.{n}"].value)
-    times_ms = (printed_ms, printed_ms - 0.005, printed_ms + 0.005)
-    for kind, pattern, scale in (
-        ("tflops", f"{{:.{digits}f}}", 1e9),
-        ("peak", f"{{:.{digits - 1}f}}%", 1e9 * A40_TFLOPS / 100),
-    ):
-        readings = [pattern.format(flops / ms / scale) for ms in times_ms]
-        target = PUBLISHED[f"{kind}.{name}.{n}"].value
-        yield Check(f"{kind}.{name}.{n}", target if target in readings else readings[0])
+def steps_table(config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, batch: int) -> Table:
+    """MACs and bytes of one step over context."""
+    from experiments._ruled import ruled
+
+    numbers = ("no cache, MACs", "cached, MACs", "ratio", "attn.", "bytes read", "MACs/B")
+    table = ruled("One step (attn.: share of attention in the cached one)", ("context",), numbers)
+    for n in contexts:
+        naive, cached = work.naive_step_macs(config, n + 1, batch), work.step_macs(config, n, batch)
+        read_bytes = work.step_bytes(config, n, dtype_bytes, dtype_bytes, batch)
+        share = work.attention_share(config, work.forward(1, past=n))
+        cells = (f"{naive:,}", f"{cached:,}", f"{naive // cached:,}x", f"{share:.1%}", f"{read_bytes:,}")
+        table.add_row(f"{n:,}", *cells, f"{cached / read_bytes:.2f}")
+    return table
 
 
-def _toy() -> Iterator[Check]:
-    naive, cached = macs(TOY, naive_loop(1, 64, logits=0)), macs(TOY, cached_loop(1, 64, logits=0))
-    yield Check("toy.naive", f"{naive:,}")
-    yield Check("toy.cached", f"{cached:,}")
-    yield Check("toy.ratio", f"{naive / cached:.1f}x")
-    steps = {n: macs(TOY, forward(n, logits=0)) for n in (1, 8, 16, 32, 48, 64)}
-    yield Check("toy.growth", f"{steps[64] / steps[1]:.0f}")
-    for n, count in steps.items():
-        yield Check(f"toy.step.naive.{n}", f"{count:,}")
-        yield Check(f"toy.step.cached.{n}", f"{macs(TOY, forward(1, past=n - 1, logits=0)):,}")
+def loops_table(config: GPTConfig) -> Table:
+    """Tokens and MACs of a whole generation, no cache against cached."""
+    from experiments._ruled import ruled
+
+    new = min(NEW, config.n_ctx - PROMPT)
+    title = f"{new} new tokens after a prompt of {PROMPT}"
+    table = ruled(title, ("loop",), ("tokens processed", "MACs", "share"))
+    naive = work.naive_loop(PROMPT, new)
+    one_logit = work.Work(naive.tokens, naive.pairs, new)
+    loops = {"no cache": naive, "no cache, last logits": one_logit, "cached": work.cached_loop(PROMPT, new)}
+    for name, loop in loops.items():
+        share = work.macs(config, loop) / work.macs(config, naive)
+        table.add_row(name, f"{loop.tokens:,}", f"{work.macs(config, loop):,}", f"{share:.2%}")
+    return table
 
 
-def _llama() -> Iterator[Check]:
-    prefill = macs(LLAMA, forward(512, logits=0, skip_future=True))
-    step = macs(LLAMA, forward(1, past=511, logits=0))
-    steps = sum(macs(LLAMA, forward(1, past=n, logits=0)) for n in range(512))
-    # bytes are those of the real model: weights in fp16 and the cache of the 512 tokens
-    shape = read_shape("llama-2-7b")
-    assert shape.weights_bytes is not None
-    moved_bytes = shape.weights_bytes + kv_bytes(shape, 512, KV_FORMATS["float16"])
-    yield Check("llama.prefill", f"{prefill:,}")
-    yield Check("llama.decode512", f"{steps:,}")
-    yield Check("llama.decode", f"{step:,}")
-    yield Check("llama.prefill_intensity", f"{prefill / moved_bytes:.1f}")
-    yield Check("llama.decode_intensity", f"{step / moved_bytes:.2f}")
+def counted_table(counts: Sequence[Counted]) -> Table:
+    """What a real run executed at the largest context; at how many contexts the formula says the same."""
+    from experiments._ruled import ruled
+
+    largest = max(row.context for row in counts)
+    title = f"Executed in a real run, at context {largest:,}"
+    table = ruled(title, ("rung", "pass"), ("matmuls", "MACs", "by formula", "agree"))
+    for row in counts:
+        if row.context == largest:
+            same = [c.agrees for c in counts if (c.variant, c.what) == (row.variant, row.what)]
+            cells = (str(row.executed_calls), f"{row.executed_macs:,}", f"{row.formula_macs:,}")
+            table.add_row(row.variant, row.what, *cells, f"{sum(same)} of {len(same)}")
+    return table
+
+
+def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
+    """The contexts asked for, or those of the second article that this model holds."""
+    limit = config.n_ctx - 1
+    wanted = arguments.context or [n for n in (10, 100, 500, 1000) if n <= limit]
+    contexts = sorted(set(wanted))
+    if not contexts or contexts[0] < 1 or contexts[-1] > limit:
+        raise UserError(
+            f"--context must be between 1 and {limit}, what this model holds before one more token"
+        )
+    if arguments.batch < 1:
+        raise UserError(f"--batch must be at least 1, got {arguments.batch}")
+    return contexts
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES).parse_args(argv)
+
+    from experiments._claims import rows, summary, table, verdict
+    from experiments._setup import device_for, model_for
+    from profiling.environment import environment
+    from profiling.record import RunFolder
+
+    device = device_for(arguments.device)
+    model = model_for(arguments, device)
+    config, dtype_bytes = model.config, model.dtype.itemsize
+    contexts = contexts_for(arguments, config)
+    folder = RunFolder.create(arguments.out, "work", device.type)
+    out = console(arguments)
+    out.print(steps_table(config, contexts, dtype_bytes, arguments.batch))
+    out.print(loops_table(config))
+
+    watched = contexts[:1] if arguments.quick else contexts
+    counts = [
+        counted
+        for variant in eager_rungs(arguments.precision)
+        for counted in count_rung(variant, model, watched, arguments.batch)
+    ]
+    agree = all(counted.agrees for counted in counts)
+    checks = work_checks()
+    steps = {
+        n: {
+            "naive_macs": work.naive_step_macs(config, n + 1, arguments.batch),
+            "cached_macs": work.step_macs(config, n, arguments.batch),
+            "read_bytes": work.step_bytes(config, n, dtype_bytes, dtype_bytes, arguments.batch),
+        }
+        for n in contexts
+    }
+    executed = [{**asdict(counted), "agrees": counted.agrees} for counted in counts]
+    result = {"model": asdict(config), "steps": steps, "executed": executed}
+    folder.data |= {"environment": environment(device), "work": result, "claims": rows(checks)}
+    folder.finish()
+
+    out.print(counted_table(counts), table(checks))
+    if arguments.quick:
+        out.print("--quick: executed at the first context only")
+    out.print(f"Run folder: {folder.path}", soft_wrap=True)
+    agreeing = sum(counted.agrees for counted in counts)
+    what = f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula"
+    out.print(verdict(what, checks, also=agree))
+    if arguments.json:
+        print_json({"run": str(folder.path), **result, "claims": summary(checks)})
+
+
+if __name__ == "__main__":
+    run(main)
