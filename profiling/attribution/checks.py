@@ -80,7 +80,8 @@ def _lost_launches(trace: Trace, steps: Steps) -> str | None:
     lost = int((launches["works"] == 0).sum())
     if lost <= LOST_SHARE * len(launches):
         return None
-    return f"{lost} of {len(launches)} launches in the steps have no device event: kernels are missing in the trace"
+    of = f"{lost} of {len(launches)}"
+    return f"{of} launches in the steps have no device event: kernels are missing in the trace"
 
 
 def _graph_under_recorded(trace: Trace) -> str | None:
@@ -188,9 +189,8 @@ def cautions(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
         notes.append(f"{len(silent)} copy or fill calls have no device event")
     skew = clock_skew_ns(trace)
     if skew:
-        notes.append(
-            f"host and device clocks disagree by at least {skew / 1000:.1f} us; the split is no finer than that"
-        )
+        finest = f"{skew / 1000:.1f} us"
+        notes.append(f"host and device clocks disagree by at least {finest}: the split is no finer")
     hidden = int(waits_of_host(trace)["hidden"].sum())
     if hidden:
         notes.append(f"{hidden} copies to the host block like a sync")

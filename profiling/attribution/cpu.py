@@ -94,12 +94,11 @@ def parts_ns(ops: pd.DataFrame | None, start: int, end: int) -> dict[str, int]:
     behind = int(np.searchsorted(ops["start_ns"].to_numpy(), end, "left"))
     candidates = ops.iloc[:behind]
     inside = candidates[candidates["end_ns"] > start]
-    clipped = np.minimum(inside["end_ns"], end) - np.maximum(inside["start_ns"], start)
-    position = pd.Series(np.arange(len(inside)), inside.index)
-    above = position.reindex(inside["parent"].tolist()).to_numpy()
-    nested = ~np.isnan(above)
-    lasted = clipped.to_numpy()
-    own = lasted - np.bincount(above[nested].astype(np.int64), lasted[nested], len(inside)).astype(np.int64)
+    lasted = np.minimum(inside["end_ns"].to_numpy(), end) - np.maximum(inside["start_ns"].to_numpy(), start)
+    position = dict(zip(inside.index.tolist(), range(len(inside)), strict=True))
+    above = np.array([position.get(row, -1) for row in inside["parent"].tolist()], np.int64)
+    nested = above >= 0
+    own = lasted - np.bincount(above[nested], lasted[nested], len(inside)).astype(np.int64)
     classes = inside["class"].to_numpy()
     out = {part: int(own[classes == part].sum()) for part in PARTS}
     return out | {"python": int(end - start - lasted[~nested].sum())}

@@ -76,7 +76,7 @@ ENGINE_STEP = re.compile(
 NOT_STEPS = re.compile(
     r"## Call CompiledFxGraph|Torch-Compiled Region|nccl:|gloo:|Optimizer\.|DistributedDataParallel"
     r"|enumerate\(DataLoader"
-    r"|\[param\||TorchDynamo|AOTDispatcher|PyTorch Profiler|Iteration Start"
+    r"|\[param\||TorchDynamo|AOTDispatcher|PyTorch Profiler|Iteration Start|redacted annotation"
 )
 """Annotations that mark a part of a step or nothing at all; they never bracket a whole one."""
 

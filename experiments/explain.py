@@ -1,0 +1,120 @@
+"""Question: what sets the step in this trace, and what would replaying it as one graph buy?
+
+Reads Kineto and Chrome traces of anybody's PyTorch, vLLM or SGLang run (CUDA, ROCm, XPU, CPU; plain or
+gzip), says whether the device waits for the host and why, predicts the step as one graph replay, or says
+that the trace cannot tell. Runs nothing from the trace. With --out it writes report.md with a picture of
+one step.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from experiments._cli import console, plain_parser, print_json, run
+from variants.errors import UserError
+
+LARGE_BYTES = 8 << 20
+"""Of the file as it is on disk: below it, reading takes about a second."""
+EXAMPLES = (
+    "run.pt.trace.json.gz",
+    "run.pt.trace.json.gz --step 'decode step' --out explained",
+    "graph.json.gz --against eager.json.gz",
+    "run.pt.trace.json.gz --redact to_share.json.gz",
+    "*.json.gz --json",
+)
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = plain_parser("experiments.explain", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add("files", nargs="+", type=Path, metavar="FILE", help="trace, *.json or *.json.gz")
+    add("--step", metavar="NAME|REGEX", help="the annotation, op or function that brackets a step")
+    add("--against", type=Path, metavar="FILE", help="a second trace to compare the (one) first with")
+    add("--redact", type=Path, metavar="OUT", help="write the trace without names of hosts, paths, stacks")
+    add("--out", type=Path, metavar="DIR", help="write report.md, its picture and explain.json there")
+    add("--top", type=int, default=5, metavar="N", help="length of the lists (default 5)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    _check(arguments)
+    from profiling.compare import compare
+    from profiling.explain import as_json, explain
+    from profiling.trace.redact import redact
+
+    paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
+    found = [explain(path, arguments.step, progress=_progress(arguments, path)) for path in paths]
+    entries = [as_json(one, name, arguments.top) for one, name in zip(found, _names(paths), strict=True)]
+    answer: dict[str, Any] = {"files": entries}
+    if arguments.against:
+        answer["comparison"] = compare(found[0], found[1]).as_json()
+    if arguments.redact:
+        redact(paths[0], arguments.redact, frozenset(found[0].steps.table["name"]))
+    if arguments.out:
+        _write_report(arguments.out, answer, found)
+    _show(arguments, answer)
+    if arguments.json:
+        print_json(answer)
+    return 0
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    if arguments.against and len(arguments.files) != 1:
+        raise UserError("--against compares one trace with another; give one FILE before it")
+    if arguments.redact and len(arguments.files) != 1:
+        raise UserError("--redact writes one trace; give one FILE")
+    if arguments.top < 0:
+        raise UserError(f"--top {arguments.top}: a length cannot be negative")
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """File names, with their folders only where two would be the same."""
+    names = [path.name for path in paths]
+    return [name if names.count(name) == 1 else str(path) for name, path in zip(names, paths, strict=True)]
+
+
+class Progress:
+    """Follows the reading of a large file on stderr: a line that changes on a terminal, a few lines
+    elsewhere.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.name, self.shown = path.name, -1
+
+    def __call__(self, done: float) -> None:
+        live = sys.stderr.isatty()
+        at = int(done * (100 if live else 4))
+        if at > self.shown:
+            self.shown = at
+            print(
+                f"reading {self.name}: {done:.0%}", end="\r" if live and done < 1 else "\n", file=sys.stderr
+            )
+
+
+def _progress(arguments: argparse.Namespace, path: Path) -> Progress | None:
+    return (
+        None if arguments.quiet or not path.is_file() or path.stat().st_size < LARGE_BYTES else Progress(path)
+    )
+
+
+def _write_report(folder: Path, answer: dict[str, Any], found: Sequence[Any]) -> None:
+    from profiling.picture import picture
+    from reports.explain import write
+
+    pictures = [picture(one.trace, one.steps, one.attribution, one.device) for one in found]
+    write(folder, answer, pictures)
+
+
+def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
+    from experiments._explain_tables import show
+
+    show(console(arguments), answer)
+
+
+if __name__ == "__main__":
+    run(main)
