@@ -74,14 +74,14 @@ def console(arguments: argparse.Namespace) -> Any:
 
 
 def print_json(value: Any) -> None:
-    """One object on the last line of stdout."""
-    sys.stdout.write(
-        orjson.dumps(value, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode() + "\n"
-    )
+    """One object on the last line of stdout; intervals become [low, mid, high]."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    sys.stdout.write(orjson.dumps(value, default=list, option=options).decode() + "\n")
 
 
 def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> None:
     """Run an experiment: bad input is one line and exit code 2, Ctrl-C is 130."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
     try:
         code = main(argv) or 0
         sys.stdout.flush()

@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 from torch._dynamo.utils import counters
@@ -20,10 +21,13 @@ from profiling.clock import Clock
 from profiling.environment import environment
 from profiling.gate import Gate
 from profiling.memory import decoder_bytes
-from profiling.prediction import floor_bytes, predict, step_ops
+from profiling.expect import floor_bytes, predict, step_ops
+from profiling.predict import Costs
 from profiling.record import RunFolder
 from profiling.subjects import AGAIN, Material, Subject, narrow_config, width_configs
+from profiling.trace_analysis import analyse
 from profiling.tracing import LARGE_TRACE_BYTES, trace_steps, traced_decoder
+from profiling.verdict import REPLAYS
 from profiling.workload import Workload
 from variants.decoder import Decoder
 from variants.ladder import BASELINE
@@ -37,17 +41,16 @@ Progress = Callable[[str, int, int], None]  # (what is done, how many, of how ma
 class Runner:
     """One run of one workload over some variants of one model."""
 
-    def __init__(
-        self, run: RunFolder, workload: Workload, model: GPT, variants: list[Variant], progress: Progress
-    ) -> None:
+    def __init__(self, run: RunFolder, workload: Workload, model: GPT, variants: list[Variant]) -> None:
         self.run, self.workload, self.model, self.variants = run, workload, model, variants
-        self.progress, self.clock = progress, Clock(model.device)
+        self.progress: Progress = lambda what, done, total: None
+        self.clock = Clock(model.device)
         self.precision = next(
             v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
         ).precision
         self.subjects: list[Subject] = []
         self.record: dict[str, Any] = run.data
-        self.record.setdefault("variants", {v.name: self._described(v) for v in variants})
+        self.record["variants"] = {v.name: self._described(v) for v in variants}
         self.record.setdefault("samples", [])
         self.record.setdefault("floors", [])
         self.record.setdefault("ttft", [])
@@ -85,24 +88,49 @@ class Runner:
             self.run.save()
         self.progress("rounds", self.workload.rounds, self.workload.rounds)
 
+    def predict_replay(self) -> None:
+        """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
+        parents = {self._entry(name)["parent"] for name in REPLAYS if name in self.record["variants"]}
+        for subject in self._traceable():
+            if subject.name in parents:
+                analysis = self._traced(subject, self.run.traces / "before-timing.pt.trace.json.gz")[
+                    "analysis"
+                ]
+                self.record["predicted_replay"] = {"from": subject.name, **(analysis["replay"] or {})}
+        self.run.save()
+
     def trace(self) -> None:
         """A few profiled steps of every full-size subject at its smallest context."""
-        subjects = [s for s in self.subjects if s.full_size and s.name != AGAIN]
+        subjects = self._traceable()
         for number, subject in enumerate(subjects):
-            self.progress(f"trace {subject.name}", number, len(subjects))
-            entry, context = self._entry(subject.name), subject.contexts[0]
-            decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
-            decoder.load(*subject.material.first(context))
+            self.progress("trace", number, len(subjects))
             path = self.run.traces / f"{subject.name}.pt.trace.json.gz"
-            entry["trace"] = {
-                "file": path.name,
-                "context": context,
-                "profiled_ms": trace_steps(decoder, path),
-            }
-            if path.stat().st_size > LARGE_TRACE_BYTES:
-                self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
+            self._entry(subject.name)["trace"] = self._traced(subject, path)
             self.run.save()
         self.progress("trace", len(subjects), len(subjects))
+
+    def _traceable(self) -> list[Subject]:
+        return [s for s in self.subjects if s.full_size and s.name != AGAIN]
+
+    def _traced(self, subject: Subject, path: Path) -> dict[str, Any]:
+        context = subject.contexts[0]
+        decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
+        decoder.load(*subject.material.first(context))
+        profiled_ms = trace_steps(decoder, path)
+        size = path.stat().st_size
+        if size > LARGE_TRACE_BYTES:
+            self.run.warn(f"{path.name} is {size >> 20} MiB: viewers may open it empty")
+        analysis = analyse(path, profiled_ms, self._replay_costs())
+        return {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
+
+    def _replay_costs(self) -> Costs:
+        """The replay's constants where this machine measured them."""
+        measured = {
+            "tape_op_us": self.record["ceilings"]["tape_op_us"],
+            "node_gap_us": self.record["ceilings"]["graph_node_us"],
+        }
+        known = {name: (value, value, value) for name, value in measured.items() if value is not None}
+        return Costs(**known, measured=frozenset(known))
 
     # -- building and proving -----------------------------------------------------------------
 

@@ -47,13 +47,16 @@ def traced_decoder(decoder: Decoder, slots: int) -> Decoder:
 def trace_steps(decoder: Decoder, path: Path) -> list[float]:
     """Trace steps from where the decoder stands into `path`; their latencies under the profiler, ms."""
     clock = Clock(decoder.model.device)
-    plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS)
+    plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
+    part = path.with_name("part-" + path.name)
     latencies: list[float] = []
-    with profile(activities=activities(decoder.model.device), schedule=plan) as profiler:
+    with profile(
+        activities=activities(decoder.model.device),
+        schedule=plan,
+        on_trace_ready=lambda ready: ready.export_chrome_trace(str(part)),
+    ) as profiler:
         for _ in range(WARM_UP_STEPS + TRACED_STEPS):
             latencies += clock.each_ms(decoder.advance, 1)
             profiler.step()
-    part = path.with_name("part-" + path.name)
-    profiler.export_chrome_trace(str(part))
     part.replace(path)
     return latencies[WARM_UP_STEPS:]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from variants.config import GPTConfig
 from variants.errors import UserError
@@ -24,6 +25,11 @@ class Workload:
     prompt: int = 100  # tokens of the prefill that is timed for TTFT
     ttft_rounds: int = 5
     naive_rounds: int = 5  # the no-cache curve is a picture, no verdict hangs on it
+
+    @staticmethod
+    def restored(stored: dict[str, Any]) -> Workload:
+        """The workload of a stored run."""
+        return Workload(**{**stored, "contexts": tuple(stored["contexts"])})
 
     @property
     def tokens_after(self) -> int:

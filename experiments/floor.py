@@ -1,0 +1,170 @@
+"""What sets the time of one decode step here, which single change lowers it, and how far is the limit?
+
+Measures the ladder of decoder variants, each one slot from its parent: proves every variant equal to the
+reference, times them in interleaved rounds against the memory floor read in the same rounds, traces a few
+steps, and writes a run folder with report.md and the verdict.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import warnings
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from profiling.workload import Workload
+from variants.config import GPTConfig
+from variants.errors import UserError
+from variants.ladder import ladder, select
+from variants.spec import Variant
+
+if TYPE_CHECKING:
+    from profiling.record import RunFolder
+    from profiling.runner import Runner
+
+EXAMPLES = ("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER")
+QUICK: dict[str, Any] = {
+    "contexts": (10, 100),
+    "rounds": 6,
+    "gate_steps": 40,
+    "ttft_rounds": 2,
+    "naive_rounds": 2,
+}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add(
+        "--variant", action="append", metavar="NAME,NAME", help="what to measure (default: all that run here)"
+    )
+    add("--list", action="store_true", help="show the variants and stop")
+    add("--no-trace", action="store_true", help="skip the profiler")
+    add("--resume", type=Path, metavar="RUN", help="continue an interrupted run folder")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    resumed = _resume(arguments) if arguments.resume else None
+    variants = ladder(arguments.precision)
+    wanted = _cli.names(arguments.variant)
+    chosen, added = select(wanted, variants) if wanted else (list(variants.values()), [])
+    from experiments._setup import device_for, model_for
+    from experiments._tables import print_list, print_summary
+    from profiling.record import RunFolder
+    from profiling.runner import Runner
+    from profiling.summary import summary
+
+    _silence_libraries()
+    device = device_for(arguments.device)
+    console = _cli.console(arguments)
+    if arguments.list:
+        print_list(console, variants, device.type)
+        return 0
+    _refuse_impossible(wanted, variants, device.type)
+    model = model_for(arguments, device)
+    workload = Workload.restored(resumed.data["workload"]) if resumed else _workload(arguments, model.config)
+    chosen, left_out = _affordable(arguments, chosen)
+    runner = Runner(resumed or RunFolder.create(arguments.out, "floor", device.type), workload, model, chosen)
+    if added and not resumed:
+        runner.run.warn(f"added for comparison: {', '.join(added)}")
+    if left_out:
+        runner.run.warn(f"left out by --quick, they compile for a while: {', '.join(left_out)}")
+    _measure(arguments, runner, console)
+    print_summary(console, runner.run)
+    if arguments.json:
+        _cli.print_json(summary(runner.run))
+    return 0
+
+
+def _resume(arguments: argparse.Namespace) -> RunFolder:
+    """The interrupted run; its own settings replace the flags, so that its samples belong together."""
+    from profiling.record import RunFolder
+
+    run = RunFolder.load(arguments.resume)
+    missing = [key for key in ("model", "workload", "variants", "environment") if key not in run.data]
+    if run.data["status"] == "complete" or missing:
+        state = (
+            f"has no {missing[0]} yet: start anew" if missing else "is complete: there is nothing to resume"
+        )
+        raise UserError(f"{run.path} {state}")
+    arguments.model, arguments.precision = run.data["model"]["name"], run.data["model"]["precision"]
+    arguments.seed, arguments.device = run.data["workload"]["seed"], run.data["environment"]["device"]
+    arguments.threads, arguments.variant = run.data["environment"]["threads"], list(run.data["variants"])
+    return run
+
+
+def _silence_libraries() -> None:
+    """Warnings of libraries are not this tool's output; its own go into the record."""
+    warnings.filterwarnings("ignore")
+    for name in ("torch._inductor", "torch._dynamo", "torch.profiler"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: str) -> None:
+    """A variant that was asked for by name and cannot run here is bad input; else it is only skipped."""
+    from variants.requirements import why_not
+
+    for name in wanted:
+        reason = why_not(variants[name], device)
+        if reason:
+            raise UserError(f"--variant {name}: {reason}")
+
+
+def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
+    """Flags over `--quick` over defaults; checked against the model."""
+    workload = Workload(batch=arguments.batch, seed=arguments.seed)
+    if arguments.quick:
+        workload = replace(workload, **QUICK)
+    flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
+    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
+    if arguments.context is None:  # the defaults are GPT-2's: a smaller model keeps what fits
+        fitting = tuple(n for n in workload.contexts if n <= config.n_ctx - workload.tokens_after)
+        workload = replace(workload, contexts=fitting or workload.contexts)
+    prompt = min(workload.prompt, config.n_ctx // 2)
+    workload = replace(workload, contexts=tuple(sorted(set(workload.contexts))), prompt=prompt)
+    workload.check(config)
+    return workload
+
+
+def _affordable(arguments: argparse.Namespace, chosen: list[Variant]) -> tuple[list[Variant], list[str]]:
+    """Under `--quick`, what compiles for minutes is left out unless it was asked for by name."""
+    from variants.requirements import compiles
+
+    if not arguments.quick or arguments.variant:
+        return chosen, []
+    return [v for v in chosen if not compiles(v)], [v.name for v in chosen if compiles(v)]
+
+
+def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
+    """All phases. Ctrl-C leaves a run folder that can be reported and resumed."""
+    from experiments._progress import ProgressLine
+    from experiments._tables import print_prediction
+    from reports.build import build
+
+    try:
+        with ProgressLine(arguments.quiet) as runner.progress:
+            runner.describe(arguments.model)
+            runner.prepare()
+            print_prediction(console, runner.record)
+            if not arguments.no_trace:
+                runner.predict_replay()
+            runner.measure()
+            if not arguments.no_trace:
+                runner.trace()
+        runner.run.finish()
+    except KeyboardInterrupt:
+        runner.run.save()
+        console.print(f"interrupted; continue with --resume {runner.run.path}")
+        raise
+    finally:
+        build(runner.run.path)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

@@ -1,0 +1,60 @@
+"""What each step should cost, computed before anything is timed: bytes, MACs, ops, and the time they
+imply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiling.work import FLOPS_PER_MAC, macs, step_bytes, step_work
+from variants.decoder import Decoder
+from variants.precision import WEIGHT_BYTES
+
+
+class _Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computing, self.views = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view:
+            self.views += 1
+        else:
+            self.computing += 1
+        return func(*args, **(kwargs or {}))
+
+
+def step_ops(decoder: Decoder) -> dict[str, int]:
+    """ATen operations that one step of this variant's body dispatches, by one untimed eager step.
+
+    On a GPU each computing op is about one launch. The decoder is reset.
+    """
+    decoder.reset()
+    with torch.inference_mode(), _Ops() as ops:
+        decoder.body.step(decoder.token)
+    decoder.reset()
+    return {"computing_ops": ops.computing, "view_ops": ops.views}
+
+
+def floor_bytes(decoder: Decoder, context: int) -> int:
+    """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
+    weight, cached = WEIGHT_BYTES[decoder.variant.precision], decoder.model.wpe.weight.element_size()
+    return step_bytes(decoder.model.config, context, weight, cached, decoder.batch)
+
+
+def predict(decoder: Decoder, context: int, ceilings: dict[str, float | None]) -> dict[str, float | int]:
+    """Bytes and MACs of one step at this context, and the ms that this machine's ceilings give them."""
+    config, batch = decoder.model.config, decoder.batch
+    n_bytes = floor_bytes(decoder, context)
+    count = macs(config, step_work(decoder.variant, context, decoder.bucket(context))) * batch
+    read, rate = ceilings["read_gb_per_s"], ceilings["matmul_flop_per_s"]
+    assert read is not None and rate is not None
+    return {
+        "bytes": n_bytes,
+        "macs": count,
+        "memory_ms": n_bytes / read / 1e6,
+        "arithmetic_ms": FLOPS_PER_MAC * count / rate * 1e3,
+    }

@@ -1,0 +1,156 @@
+"""From raw samples to numbers: every figure of console, report and `--json` comes from here. Torch-free.
+
+Functions take the record of a run (the content of run.json) and return plain values; None is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from profiling.stats import (
+    Interval,
+    difference_interval,
+    intercepts,
+    mean_interval,
+    quantiles,
+    ratio_interval,
+)
+from variants.ladder import BASELINE
+
+AGAIN = f"{BASELINE} again"
+Record = dict[str, Any]
+
+
+class Measured:
+    """The samples of one record as tables, indexed once."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
+        self.width = record["model"]["n_embd"] if "model" in record else 0
+        self.contexts: list[int] = list(record["workload"]["contexts"]) if "workload" in record else []
+        samples = record.get("samples", [])
+        self.samples = pd.DataFrame(
+            samples, columns=["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
+        )
+        self.floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
+        self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
+
+    # -- per round ----------------------------------------------------------------------------
+
+    def steps(self, variant: str, context: int, width: int | None = None) -> pd.Series:
+        """Median step of each round, ms, by round."""
+        s = self.samples
+        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
+        return chosen.set_index("round").steps_ms.map(np.median)
+
+    def reads(self, n_bytes: int, pages: str) -> pd.Series:
+        """Median read of these bytes in each round, ms, by round."""
+        chosen = self.floors[(self.floors.bytes == n_bytes) & (self.floors.pages == pages)]
+        return chosen.set_index("round").ms.map(np.median)
+
+    def memory_floor(self, variant: str, context: int, pages: str | None = None) -> pd.Series:
+        """Memory floor of a full-size variant at a context, by round; on its own page size by default."""
+        entry = self.record["variants"][variant.removesuffix(" again")]
+        if "prediction" not in entry:
+            return pd.Series(dtype=float)
+        return self.reads(entry["prediction"][str(context)]["bytes"], pages or entry["pages"])
+
+    def floor(self, variant: str) -> pd.Series:
+        """Intercept of step over slots attended, ms, by round; the step itself at one fixed capacity."""
+        slots = self.record["variants"][variant.removesuffix(" again")]["slots"]
+        rounds = pd.concat([self.steps(variant, n) for n in self.contexts], axis=1).dropna()
+        x = [slots[str(n)] for n in self.contexts]
+        if len(set(x)) < 2 or rounds.empty:
+            return self.steps(variant, self.contexts[0])
+        return pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
+
+    # -- intervals ----------------------------------------------------------------------------
+
+    def ratio(self, first: pd.Series, second: pd.Series) -> Interval | None:
+        first, second = first.align(second, join="inner")
+        return ratio_interval(list(first), list(second)) if len(first) > 1 else None
+
+    def difference(self, first: pd.Series, second: pd.Series) -> Interval | None:
+        first, second = first.align(second, join="inner")
+        return difference_interval(list(first), list(second)) if len(first) > 1 else None
+
+    @property
+    def aa_ratio(self) -> Interval | None:
+        """The baseline against itself under another name: the noise of this run."""
+        context = self.contexts[0]
+        return self.ratio(self.steps(AGAIN, context), self.steps(BASELINE, context))
+
+    def excess_full(self, variant: str) -> Interval | None:
+        """Floor minus memory floor at full size, ms."""
+        reads = self.memory_floor(variant, 0)
+        return self.difference(self.floor(variant), reads) if len(reads) else None
+
+    def excess_narrow(self, variant: str) -> Interval | None:
+        """Step of the narrow model with the same op count, minus its own read, ms."""
+        widths = self.samples[self.samples.variant == variant].width
+        if widths.empty or widths.min() == self.width:
+            return None
+        steps = self.steps(variant, self.contexts[0], int(widths.min()))
+        smallest = self.floors.bytes.min()
+        return self.difference(steps, self.reads(smallest, self.record["variants"][variant]["pages"]))
+
+    # -- tables -------------------------------------------------------------------------------
+
+    def step_quantiles(self, variant: str, context: int, width: int | None = None) -> dict[str, float] | None:
+        """Median, p95 and p99 over all single steps, ms."""
+        s = self.samples
+        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
+        return quantiles(np.concatenate(list(chosen.steps_ms)).tolist()) if len(chosen) else None
+
+    def ladder(self) -> list[dict[str, Any]]:
+        """One row per variant in ladder order: what it changed, whether it is proven, and what it costs."""
+        return [self.row(name) for name in self.record["variants"]]
+
+    def row(self, name: str) -> dict[str, Any]:
+        """Everything known about one variant."""
+        entry = self.record["variants"][name]
+        row: dict[str, Any] = {
+            "variant": name,
+            **{key: entry[key] for key in ("parent", "difference", "status", "reason")},
+            "gate": {"proven": "pass", "failed": "fail"}.get(entry["status"], "skipped"),
+            "steps": {n: self.step_quantiles(name, n) for n in self.contexts},
+            "measured": bool((self.samples.variant == name).any()),
+        }
+        if not row["measured"]:
+            return row
+        first, parent = self.contexts[0], entry["parent"]
+        own = self.steps(name, first)
+        floors = self.memory_floor(name, first)
+        return row | {
+            "floor_ms": mean_interval(list(self.floor(name))),
+            "memory_floor_ms": float(floors.median()) if len(floors) else None,
+            "ratio_to_memory_floor": self.ratio(own, floors) if len(floors) else None,
+            "ratio_to_parent": self.ratio(own, self.steps(parent, first)) if parent else None,
+            "ratio_to_baseline": self.ratio(own, self.steps(BASELINE, first)),
+            "removed_ms": self.difference(self.steps(parent, first), own) if parent else None,
+            "excess_ms": self.excess_full(name),
+            "excess_narrow_ms": self.excess_narrow(name),
+            "ttft_ms": _median(self.ttft[self.ttft.variant == name].ms),
+            "warm_up_s": entry.get("warm_up_s"),
+            "memory": entry.get("memory"),
+            "profiler_ratio": self.profiler_ratio(name),
+        }
+
+    def profiler_ratio(self, name: str) -> float | None:
+        """Median step under the profiler over the median without it."""
+        trace = self.record["variants"][name].get("trace")
+        plain = self.step_quantiles(name, trace["context"]) if trace else None
+        return float(np.median(trace["profiled_ms"])) / plain["median"] if trace and plain else None
+
+    def widths(self) -> pd.DataFrame:
+        """Median step, ms, by width (rows) and variant (columns), at the smallest context."""
+        chosen = self.samples[(self.samples.context == self.contexts[0]) & (self.samples.variant != AGAIN)]
+        medians = chosen.assign(ms=chosen.steps_ms.map(np.median)).groupby(["width", "variant"]).ms.median()
+        return medians.unstack()
+
+
+def _median(values: pd.Series) -> float | None:
+    return float(values.median()) if len(values) else None
