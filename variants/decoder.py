@@ -14,12 +14,13 @@ from torch import Tensor
 
 from variants.attention import ATTENTIONS
 from variants.bodies import Body, Modules
-from variants.caches import CACHES
+from variants.caches import CACHES, StaticCache
 from variants.errors import UserError
 from variants.executors import EXECUTORS, WarmUp
 from variants.heads import HEADS, all_positions
 from variants.masks import MASKS
 from variants.model import GPT, Head
+from variants.one_launch import OneLaunch
 from variants.pages import PAGES
 from variants.precision import convert
 from variants.spec import Variant
@@ -59,6 +60,9 @@ class Decoder:
             self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
         )
         self.body: Body = self.modules
+        if variant.body == "one launch":
+            assert isinstance(self.cache, StaticCache)
+            self.body = OneLaunch(self.model, self.cache, variant.precision)
         self.executor = EXECUTORS[variant.executor]()
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=model.device)
         self._steps: dict[int, Callable[[], Tensor]] = {}

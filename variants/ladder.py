@@ -45,8 +45,33 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
             "launching the compiled kernels one by one",
             executor="compiled in a CUDA graph",
         ),
+        *_less_precise(sdpa, {"bf16": "bfloat16", "int8": "int8"}),
     ]
+    if precision != "float64":  # the tests' oracle: no kernel is written for it
+        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", body="one launch")
+        rungs += [
+            onelaunch,
+            onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages="huge"),
+            *_less_precise(
+                onelaunch,
+                {"onelaunch-bf16": "bfloat16", "onelaunch-int8": "int8", "onelaunch-int4": "int4"},
+            ),
+        ]
     return {variant.name: variant for variant in rungs}
+
+
+def _less_precise(parent: Variant, names: dict[str, str]) -> list[Variant]:
+    """Rungs by name that store the weights in fewer bits than their parent, in this precision."""
+    removes = {
+        "bfloat16": "bytes of the weights: 16 bits each",
+        "int8": "bytes of the weights: 8 bits each, and a scale per output channel",
+        "int4": "bytes of the weights: 4 bits each, and a scale per 64 of them",
+    }
+    return [
+        parent.then(name, removes[precision], precision=precision)
+        for name, precision in names.items()
+        if precision != parent.precision
+    ]
 
 
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:

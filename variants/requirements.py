@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from os import environ
 
+from variants.one_launch.build import why_no_one_launch
 from variants.pages import why_no_huge_pages
 from variants.spec import Variant
 
@@ -33,6 +34,7 @@ REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("executor", "compiled in a CUDA graph"): why_no_compiled_graph,
     ("executor", "CUDA graph"): why_no_graph,
     ("pages", "huge"): why_no_huge_pages,
+    ("body", "one launch"): why_no_one_launch,
 }
 
 
@@ -47,5 +49,3 @@ def why_not(variant: Variant, device: str) -> str | None:
 def compiles(variant: Variant) -> bool:
     """Whether building this variant runs a compiler for many seconds."""
     return variant.executor.startswith("compiled")
-
-

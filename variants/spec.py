@@ -14,17 +14,17 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "mask": ("per-layer float32", "shared bool", "computed"),
     "head": ("all positions", "last position"),
     "attention": ("written out", "fused"),
-    "precision": ("float64", "float32", "bfloat16"),
+    "precision": ("float64", "float32", "bfloat16", "int8", "int4"),
     "pages": ("default", "huge"),
     "executor": ("eager", "compiled", "compiled in a CUDA graph", "op tape", "CUDA graph"),
-    "body": ("modules",),
+    "body": ("modules", "one launch"),
 }
 
 # caches whose tensors never change shape: the only ones that a recorded step can run over
 FIXED_SHAPE_CACHES = ("static",)
 
 # a body that brings its own attention, mask or head ignores these slots; the report says so
-BODY_OWNS: dict[str, tuple[str, ...]] = {"modules": ()}
+BODY_OWNS: dict[str, tuple[str, ...]] = {"modules": (), "one launch": ("mask", "head", "attention")}
 
 
 @dataclass(frozen=True)

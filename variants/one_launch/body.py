@@ -7,12 +7,14 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from variants.caches import StaticCache
 from variants.model import GPT
 from variants.one_launch import build
 
 PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
+CACHE_LINE = 64  # bytes
 
 
 class Span(NamedTuple):
@@ -36,14 +38,12 @@ class OneLaunch:
         build.load()
         config = model.config
         named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-        # biases and norms are small and used in float32 whatever the weights are
-        tensors = {name: tensor.float() if tensor.dim() == 1 else tensor for name, tensor in named.items()}
         self.cache = cache
         self.plan = torch.classes.decode_floor.Plan(
             precision,
             [config.n_head, config.n_kv_head],
             config.layer_norm_epsilon,
-            {name: tensor.detach() for name, tensor in tensors.items()},
+            {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
             cache.k,
             cache.v,
         )
@@ -63,8 +63,17 @@ class OneLaunch:
         return [Span(PHASES[phase], *rest) for phase, *rest in self.plan.spans().tolist()]
 
 
+def _as_kernels_take_it(tensor: Tensor) -> Tensor:
+    """Biases, norms and scales in float32 whatever the weights are; rows of int8 in whole cache lines."""
+    if tensor.dim() == 1:
+        return tensor.float()
+    if tensor.dtype == torch.int8:
+        return functional.pad(tensor, (0, -tensor.size(1) % CACHE_LINE)).contiguous()
+    return tensor
+
+
 def read_bytes(tensors: Sequence[Tensor]) -> int:
-    """Read every byte of these contiguous CPU tensors once, with all of torch's threads, as fast as we know how.
+    """Read every byte of these contiguous CPU tensors once, with all of torch's threads, as fast as we can.
 
     Returns the sum of their bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros.
     Every tensor is split into one consecutive part per thread, in whole cache lines; a thread reads its parts

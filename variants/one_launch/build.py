@@ -7,7 +7,6 @@ compiler is needed. One compiler call and no build system, so nothing can be lef
 from __future__ import annotations
 
 import functools
-import os
 import subprocess
 import sys
 import tempfile
@@ -46,7 +45,7 @@ def why_no_one_launch(device: str) -> str | None:
 
 @functools.cache
 def load() -> None:
-    """Make torch.ops.decode_floor and torch.classes.decode_floor available. Raises UserError with the reason."""
+    """Make torch.ops.decode_floor and torch.classes.decode_floor available, or raise UserError."""
     reason = why_no_one_launch("cpu")
     if reason:
         raise UserError(reason)
@@ -71,4 +70,4 @@ def _build(library: Path) -> None:
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
             raise UserError(f"building the one-launch kernels failed: {errors[0]}")
-        os.replace(made, library)
+        made.replace(library)
