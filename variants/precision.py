@@ -17,6 +17,11 @@ from torch.nn import functional as F
 from variants.model import GPT
 
 DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
+# bytes per weight as a step reads them, scales included (int8: one per output row, too few to count)
+WEIGHT_BYTES: dict[str, float] = {"float64": 8, "float32": 4, "bfloat16": 2, "int8": 1, "int4": 0.5 + 4 / 64}
+# relative rounding unit of the arithmetic, by which the gate bounds plain eager itself; of int8 and int4
+# that of the activations, which become int8
+ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8, "int8": 2.0**-7, "int4": 2.0**-7}
 GROUP = 64  # inputs that share a scale in int4
 BLOCK = 2 * GROUP  # inputs in 64 bytes of int4: the low nibbles are one group, the high nibbles the next
 
@@ -29,8 +34,26 @@ def convert(model: GPT, precision: str) -> GPT:
     return model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
 
 
+def exact_copy(model: GPT, precision: str) -> GPT:
+    """The weights as `precision` stores them, in float64: what the gate takes for the truth."""
+    exact = copy.deepcopy(convert(model, precision))
+    for name, module in list(exact.named_modules()):
+        if isinstance(module, Int8Linear | Int4Linear):
+            weight = module.dequantised()
+            linear = nn.Linear(weight.size(1), weight.size(0), bias=module.bias is not None)
+            linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), module.bias
+            parent, _, last = name.rpartition(".")
+            setattr(exact.get_submodule(parent), last, linear)
+    return exact.to(torch.float64)
+
+
+def exact_copy(model: GPT, precision: str) -> GPT:
+    """The weights as `precision` stores them, in float64: what the gate takes for the truth."""
+    return copy.deepcopy(convert(model, precision)).to(torch.float64)
+
+
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x float32 [..., K] -> q int8 [..., K] in -127..127 and scale float32 [..., 1], x being about scale * q."""
+    """x [..., K] -> q int8 [..., K] in -127..127 and scale [..., 1], with x about scale * q."""
     scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127
     return (x / scale).round().to(torch.int8), scale
 
@@ -48,10 +71,14 @@ class Int8Linear(nn.Module):
         self.register_buffer("scale", scale.flatten())
         self.bias = linear.bias
 
+    def dequantised(self) -> Tensor:
+        """[out,in] in the dtype of the scales."""
+        return self.weight * self.scale[:, None]
+
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         if x.is_cuda:  # no byte product worth its quantisation there at a few rows: only the weights are int8
-            return F.linear(x, self.weight * self.scale[:, None], self.bias)
+            return F.linear(x, self.dequantised(), self.bias)
         q, scale = quantise_rows(x.reshape(-1, x.size(-1)))
         sums = torch._int_mm(q, self.weight.t())
         y = (sums * (scale * self.scale)).view(*x.shape[:-1], -1)
@@ -77,16 +104,16 @@ class Int4Linear(nn.Module):
         self.bias = linear.bias
 
     def dequantised(self) -> Tensor:
-        """float32 [out,in]."""
+        """[out,in] in the dtype of the scales."""
         packed = self.weight.unflatten(1, (-1, GROUP))
         nibbles = torch.stack([packed & 15, packed >> 4], dim=2).flatten(1, 2)
-        weight = (nibbles.float() - 8) * self.scale[..., None]
+        weight = (nibbles.to(self.scale.dtype) - 8) * self.scale[..., None]
         return weight.flatten(1)[:, : self.inputs]
 
     def forward(self, x: Tensor) -> Tensor:
         """[..., in] -> [..., out]."""
         q, scale = quantise_rows(x)
-        y = F.linear(q.float(), self.dequantised()) * scale
+        y = F.linear(q.to(x.dtype), self.dequantised()) * scale
         return y if self.bias is None else y + self.bias
 
 
