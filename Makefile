@@ -1,0 +1,26 @@
+# The README's two commands are `make floor` and `make test`; each works alone on a fresh clone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: floor test lint report articles peers gpu-check docs wheel
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	touch $@
+
+floor: $(INSTALLED)
+	$(BIN)/python -m experiments.floor $(ARGS)
+
+test: $(INSTALLED)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+report: $(INSTALLED)
+	$(BIN)/python -m reports.build $(RUN)

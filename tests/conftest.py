@@ -1,0 +1,40 @@
+"""Shared fixtures: small models, and the markers' rules."""
+
+from __future__ import annotations
+
+import os
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines are not test output
+
+import pytest
+import torch
+
+from variants.config import PRESETS, GPTConfig
+from variants.model import GPT, random_model
+
+# odd on purpose: heads != layers, 3 heads, grouped KV heads, a vocabulary that no tile divides
+CONFIGS = {
+    "tiny": PRESETS["tiny"],
+    "grouped": GPTConfig(n_layer=3, n_head=4, n_kv_head=2, n_embd=32, n_ctx=48, vocab_size=67),
+    "one-kv-head": GPTConfig(n_layer=1, n_head=5, n_kv_head=1, n_embd=40, n_ctx=33, vocab_size=130),
+    "untied": GPTConfig(n_layer=2, n_head=2, n_embd=24, n_ctx=40, vocab_size=59, tied_head=False),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Tests that need a device are skipped, not failed, where there is none."""
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("gpu"):
+                item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(scope="session", params=list(CONFIGS))
+def model(request: pytest.FixtureRequest) -> GPT:
+    """Each odd configuration in turn, float32."""
+    return random_model(CONFIGS[request.param], seed=1)
+
+
+@pytest.fixture(scope="session")
+def tiny() -> GPT:
+    return random_model(PRESETS["tiny"], seed=1)

@@ -1,0 +1,160 @@
+"""The gate passes what is right, on odd models and precisions, and names what is wrong."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from profiling.gate import CHECKS, Errors, Gate
+from profiling.gate.oracle import agreement_with, greedy_agreement
+from tests.conftest import CONFIGS
+from variants.caches import StaticCache
+from variants.decoder import Decoder
+from variants.errors import UserError
+from variants.ladder import ladder
+from variants.model import random_model
+from variants.requirements import compiles, why_not
+
+RUNS_HERE = [v.name for v in ladder().values() if not why_not(v, "cpu") and not compiles(v)]
+
+
+@pytest.fixture(scope="module")
+def gates() -> dict:
+    return {}
+
+
+def gate_for(gates: dict, config: str, precision: str) -> Gate:
+    key = config, precision
+    if key not in gates:
+        dtype = getattr(torch, precision)
+        gates[key] = Gate(random_model(CONFIGS[config], 1, dtype), precision, steps=20, forced=20)
+    return gates[key]
+
+
+@pytest.mark.parametrize("config", list(CONFIGS))
+@pytest.mark.parametrize("name", RUNS_HERE)
+def test_every_rung_passes_on_odd_models(gates: dict, name: str, config: str) -> None:
+    gate = gate_for(gates, config, "float32")
+    result = gate.check(Decoder(ladder()[name], gate.model))
+    assert (result.status, result.reason) == ("pass", "")
+    assert [check["check"] for check in result.checks] == [*CHECKS, "batch rows"]
+
+
+@pytest.mark.parametrize("precision", ["float64", "bfloat16"])
+@pytest.mark.parametrize("name", ["naive", "cat", "sdpa", "tape"])
+def test_the_same_holds_at_other_precisions(gates: dict, name: str, precision: str) -> None:
+    gate = gate_for(gates, "tiny", precision)
+    result = gate.check(Decoder(ladder(precision)[name], gate.model))
+    assert (result.status, result.reason) == ("pass", "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [v.name for v in ladder().values() if compiles(v) and not why_not(v, "cpu")])
+def test_compiled_rungs_pass_over_several_buckets(name: str) -> None:
+    model = random_model(CONFIGS["one-kv-head"], 1)
+    decoder = Decoder(ladder()[name], model, buckets=(16, 33))
+    result = Gate(model, "float32", steps=20, forced=14).check(decoder)
+    assert (result.status, result.reason) == ("pass", "")
+
+
+@pytest.mark.parametrize("name", ["static", "tape"])
+def test_a_run_with_several_rows_and_buckets_passes(tiny, name: str) -> None:
+    decoder = Decoder(ladder()[name], tiny, batch=2, buckets=(8, 24, 64))
+    result = Gate(tiny, "float32", batch=2, steps=50).check(decoder)
+    assert (result.status, result.reason) == ("pass", "")
+
+
+class WrongPosition(Decoder):
+    """Positions start at 0 again for every step (CASES 4)."""
+
+    def advance(self):
+        self.model.wpe.weight  # noqa: B018
+        begin = self.cache.begin
+
+        def first_position(tokens):
+            window = begin(tokens)
+            return window._replace(positions=torch.zeros_like(window.positions))
+
+        self.cache.begin = first_position
+        try:
+            return super().advance()
+        finally:
+            self.cache.begin = begin
+
+
+class LooksTooFar(StaticCache):
+    """Reads a neighbour's slot: unused slots reach the output."""
+
+    def append(self, layer, k, v, where):
+        keys, values = super().append(layer, k, v, where)
+        return keys, values + 1e-3 * values[:, :, -1:]
+
+
+def test_a_wrong_position_is_caught(tiny) -> None:
+    result = Gate(tiny, "float32", steps=20).check(WrongPosition(ladder()["sdpa"], tiny))
+    assert result.status == "fail" and result.reason
+
+
+def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
+    decoder = Decoder(ladder()["sdpa"], tiny)
+    decoder.cache.__class__ = LooksTooFar
+    gate = Gate(tiny, "float32", steps=20)
+    outcome = gate._run(decoder, ["poison"])
+    assert outcome.status == "fail" and "noise" in outcome.reason
+
+
+def test_a_crash_is_a_failure_with_its_reason(tiny) -> None:
+    decoder = Decoder(ladder()["sdpa"], tiny)
+    decoder.body.step = lambda token: 1 / 0  # type: ignore[method-assign]
+    result = Gate(tiny, "float32", steps=4).check(decoder)
+    assert result.status == "fail" and "ZeroDivisionError" in result.reason
+
+
+def test_a_tie_is_no_mismatch_and_a_mismatch_is_located() -> None:
+    truth = torch.zeros(1, 4, 3, dtype=torch.float64)
+    truth[0, 1] = torch.tensor([1.0, 1.0 + 1e-9, 0.0])  # the next token could be 0 or 1
+    truth[0, 2, 2] = 5.0
+    assert greedy_agreement(torch.tensor([[0, 0, 0, 2]]), 2, truth, tie=1e-6) == (None, 1)
+    assert greedy_agreement(torch.tensor([[0, 0, 0, 1]]), 2, truth, tie=1e-6) == (3, 1)
+
+
+def test_drift_of_equal_logits_is_nothing_and_of_swapped_ones_is_seen() -> None:
+    logits = torch.randn(1, 5, 7, generator=torch.Generator().manual_seed(0)).double()
+    same = agreement_with(logits.float(), logits)
+    assert same["top1_agreement"] == 1.0 and same["first_divergence"] is None
+    other = agreement_with(-logits, logits)
+    assert other["top1_agreement"] == 0.0 and other["first_divergence"] == 0
+    assert other["mean_kl_nats"] > 0.1 and other["margin_there"] > 0
+
+
+def test_errors_with_nan_are_infinite() -> None:
+    got = torch.tensor([1.0, float("nan")])
+    assert Errors.of(got, torch.zeros(2, dtype=torch.float64)).max == float("inf")
+
+
+@pytest.mark.parametrize("name", RUNS_HERE)
+def test_ragged_rows_and_empty_input_are_refused(tiny, name: str) -> None:
+    """CASES 9: rows of different lengths cannot be expressed; the refusal says what to do."""
+    decoder = Decoder(ladder()[name], tiny, batch=2)
+    for bad in ([[1, 2, 3], [4, 5]], torch.zeros(3, 4, dtype=torch.int64), torch.zeros(2, 0, dtype=torch.int64)):
+        with pytest.raises(UserError):
+            decoder.prefill(bad)
+    assert decoder.length == 0
+
+
+def test_rewind_beyond_what_is_held_is_refused(tiny) -> None:
+    decoder = Decoder(ladder()["static"], tiny)
+    decoder.prefill(torch.zeros(1, 5, dtype=torch.int64))
+    with pytest.raises(UserError, match="cannot rewind to 6"):
+        decoder.rewind(6)
+
+
+@pytest.mark.parametrize("name", [n for n in RUNS_HERE if n != "naive"])
+def test_loaded_keys_and_values_continue_like_a_prefill(tiny, name: str) -> None:
+    tokens = torch.arange(9)[None] % 7
+    source = Decoder(ladder()["cat"], tiny)
+    source.prefill(tokens)
+    decoder = Decoder(ladder()[name], tiny)
+    decoder.load(tokens, [source.cache.contents(layer, 9) for layer in range(tiny.config.n_layer)])
+    following = torch.tensor([[3]])
+    assert torch.allclose(decoder.step(following), source.step(following), atol=1e-6)

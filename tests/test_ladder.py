@@ -1,0 +1,63 @@
+"""The ladder's rungs differ in one slot, and impossible or unknown variants are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from variants.errors import UserError
+from variants.ladder import BASELINE, ladder, select
+from variants.requirements import why_not
+from variants.spec import SLOTS, Variant
+
+PRECISIONS = ["float64", "float32", "bfloat16"]
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_every_rung_is_one_slot_from_its_parent(precision: str) -> None:
+    rungs = ladder(precision)
+    roots = [v for v in rungs.values() if v.parent is None]
+    assert [v.name for v in roots] == ["naive"]
+    for variant in rungs.values():
+        if variant.parent is not None:
+            changed = [slot for slot in SLOTS if variant.slot(slot) != variant.parent.slot(slot)]
+            assert len(changed) == 1
+            assert variant.difference == (changed[0], variant.parent.slot(changed[0]), variant.slot(changed[0]))
+            assert rungs[variant.parent.name] is variant.parent
+
+
+def test_then_refuses_no_change_and_two_changes() -> None:
+    root = Variant("root", "nothing")
+    for change in ({}, {"cache": "none"}, {"cache": "concat", "mask": "shared bool"}):
+        with pytest.raises(ValueError, match="exactly one slot"):
+            root.then("next", "something", **change)
+
+
+@pytest.mark.parametrize("executor", [e for e in SLOTS["executor"] if e != "eager"])
+@pytest.mark.parametrize("cache", ["none", "concat"])
+def test_a_replay_over_a_growing_cache_is_refused(cache: str, executor: str) -> None:
+    with pytest.raises(ValueError, match="fixed shape"):
+        Variant("impossible", "nothing", cache=cache, executor=executor)
+
+
+def test_an_unknown_filling_is_refused() -> None:
+    with pytest.raises(ValueError, match="cache has no filling 'ring'"):
+        Variant("odd", "nothing", cache="ring")
+
+
+def test_selection_adds_what_it_is_compared_with() -> None:
+    chosen, added = select(["tape"], ladder())
+    names = [v.name for v in chosen]
+    assert names[-1] == "tape" and set(added) == set(names) - {"tape"}
+    assert BASELINE in added and "sdpa" in added and "naive" not in names
+
+
+def test_an_unknown_variant_is_named_with_the_known_ones() -> None:
+    with pytest.raises(UserError, match="unknown variant turbo; known: naive, cat"):
+        select(["turbo"], ladder())
+
+
+@pytest.mark.parametrize(("name", "counterpart"), [("cudagraph", "tape"), ("compile-cudagraph", "compile")])
+def test_cuda_rungs_name_their_counterpart_on_cpu(name: str, counterpart: str) -> None:
+    reason = why_not(ladder()[name], "cpu")
+    assert reason is not None and "CUDA" in reason and counterpart in reason
+    assert why_not(ladder()[name], "cuda") is None

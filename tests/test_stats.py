@@ -1,0 +1,147 @@
+"""Intervals cover what they claim, verdict rules decide as written, records survive a crash."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.record import RunFolder, write_atomically
+from profiling.stats import Interval, difference_interval, intercepts, mean_interval, quantiles, ratio_interval
+from profiling.verdict import Numbers, busy_ms, judge
+from profiling.workload import Workload
+from variants.config import PRESETS
+from variants.errors import UserError
+
+
+def test_the_interval_is_students() -> None:
+    """Against the textbook value for five rounds: t(0.975, 4) = 2.776."""
+    low, mid, high = mean_interval([1.0, 2.0, 3.0, 2.0, 1.5])
+    half = 2.7764451 * np.std([1.0, 2.0, 3.0, 2.0, 1.5], ddof=1) / math.sqrt(5)
+    assert (low, mid, high) == pytest.approx((1.9 - half, 1.9, 1.9 + half))
+
+
+def test_false_alarms_stay_near_five_percent_at_ten_rounds() -> None:
+    rng = np.random.default_rng(0)
+    missed = sum(not mean_interval(rng.normal(size=10)).contains(0.0) for _ in range(2000))
+    assert 0.02 < missed / 2000 < 0.07
+
+
+def test_alike_neighbours_widen_the_interval() -> None:
+    rng = np.random.default_rng(1)
+    noise = rng.normal(size=400)
+    drifting = np.array([noise[: i + 1][-30:].sum() for i in range(400)])[::10]
+    shuffled = rng.permutation(drifting)
+    wide, narrow = mean_interval(drifting), mean_interval(shuffled)
+    assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=3, max_size=30), st.floats(0.2, 5))
+@settings(deadline=None, max_examples=60)
+def test_a_constant_ratio_is_found_exactly_whatever_the_drift(drift: list[float], factor: float) -> None:
+    interval = ratio_interval([factor * x for x in drift], drift)
+    assert interval == pytest.approx((factor, factor, factor))
+    assert difference_interval(drift, drift) == pytest.approx((0, 0, 0))
+
+
+def test_one_round_has_no_interval() -> None:
+    assert mean_interval([1.0]) is None and ratio_interval([1.0], [2.0]) is None
+
+
+def test_intercept_and_slope_of_each_round() -> None:
+    x = [128, 512, 1024]
+    rounds = np.array([[5 + 0.01 * n for n in x], [6 + 0.02 * n for n in x]])
+    intercept, slope = intercepts(x, rounds)
+    assert intercept == pytest.approx([5, 6]) and slope == pytest.approx([0.01, 0.02])
+
+
+def test_quantiles_of_known_values() -> None:
+    assert quantiles(list(range(101))) == {"median": 50, "p95": 95, "p99": 99}
+
+
+def around(mid: float, half: float) -> Interval:
+    return Interval(mid - half, mid, mid + half)
+
+
+@pytest.mark.parametrize(
+    ("drop", "gap", "excess", "noise", "word"),
+    [
+        (around(3.0, 0.2), 4.0, around(4.2, 0.1), 0.1, "CONFIRMED"),
+        (around(1.0, 0.2), 4.0, around(4.2, 0.1), 0.1, "PARTLY"),  # less than half of the gap
+        (around(1.5, 0.1), 2.0, around(9.0, 0.1), 0.1, "PARTLY"),  # the gap explains less than half
+        (around(0.1, 0.1), 4.0, around(4.2, 0.1), 0.1, "REFUTED"),  # nothing went with the launches
+        (around(0.3, 0.1), 0.4, around(9.0, 0.1), 0.1, "REFUTED"),  # the gap is too small to matter
+        (around(0.6, 0.5), 4.0, around(4.2, 0.1), 1.0, "INCONCLUSIVE"),  # within the noise
+        (around(3.0, 0.2), 4.0, around(0.1, 0.5), 0.1, "INCONCLUSIVE"),  # no excess to explain
+    ],
+)
+def test_verdict_rules(drop: Interval, gap: float, excess: Interval, noise: float, word: str) -> None:
+    assert judge(Numbers(drop, around(gap, 0.1), excess, noise))[0] == word
+
+
+def test_the_profilers_own_share_is_taken_off_busy() -> None:
+    trace = {"busy_us": 5000.0, "profiled_ms": 11.0, "busy_share_of_events": 0.25}
+    assert busy_ms(trace, plain_ms=9.0) == pytest.approx(4.5)
+    assert busy_ms(trace, plain_ms=12.0) == pytest.approx(5.0), "a profiler that cost nothing takes nothing off"
+
+
+def test_a_record_is_whole_after_a_crash_while_writing(tmp_path: Path, monkeypatch) -> None:
+    run = RunFolder.create(tmp_path, "floor", "cpu")
+    run.data["samples"] = [1, 2, 3]
+    run.save()
+
+    def crash(self: Path, target: Path) -> None:
+        raise OSError("disk full")
+
+    run.data["samples"] = [4]
+    monkeypatch.setattr(Path, "replace", crash)
+    with pytest.raises(OSError, match="disk full"):
+        run.save()
+    assert RunFolder.load(run.path).data["samples"] == [1, 2, 3]
+
+
+def test_two_runs_in_one_second_get_two_folders(tmp_path: Path) -> None:
+    assert len({RunFolder.create(tmp_path, "floor", "cpu").path for _ in range(3)}) == 3
+
+
+@pytest.mark.skipif(os.name != "posix", reason="a file in the way is refused everywhere, the message is POSIX's")
+def test_an_unwritable_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--out"):
+        RunFolder.create(tmp_path / "file", "floor", "cpu")
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"schema": 99}'])
+def test_a_foreign_or_broken_record_is_refused(tmp_path: Path, content: bytes) -> None:
+    write_atomically(tmp_path / "run.json", content)
+    with pytest.raises(UserError, match=r"run\.json"):
+        RunFolder.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"steps": 0}, "--steps"),
+        ({"rounds": 0}, "--rounds"),
+        ({"batch": -1}, "--batch"),
+        ({"contexts": (0,)}, "--context"),
+        ({"contexts": (1024,)}, "limit is 1024"),
+    ],
+)
+def test_impossible_workloads_are_refused(changes: dict, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        Workload(**changes).check(PRESETS["gpt2"])
+
+
+@given(st.lists(st.integers(1, 1016), min_size=1, max_size=5), st.integers(0, 300))
+@settings(deadline=None)
+def test_buckets_hold_every_context_and_ascend(contexts: list[int], gate_steps: int) -> None:
+    workload = Workload(contexts=tuple(contexts), gate_steps=gate_steps)
+    buckets = workload.buckets(PRESETS["gpt2"])
+    assert list(buckets) == sorted(set(buckets)) and buckets[-1] <= 1024
+    assert buckets[-1] >= min(1024, max(contexts) + workload.tokens_after)

@@ -1,0 +1,114 @@
+"""The op tape replays what was recorded, keeps to the rules of a capture, and names what breaks them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from variants.capture_rules import CaptureError, check_capturable
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.tape import record
+
+
+def nothing() -> None:
+    pass
+
+
+def with_item(x: torch.Tensor) -> torch.Tensor:
+    return x + x.sum().item()
+
+
+def with_tolist(x: torch.Tensor) -> torch.Tensor:
+    return x + x.tolist()[0]
+
+
+def with_numpy(x: torch.Tensor) -> torch.Tensor:
+    return x + float(x.numpy()[0])
+
+
+def with_branch(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.sum() > 0 else x
+
+
+def with_data_dependent_shape(x: torch.Tensor) -> torch.Tensor:
+    return x[x > 0].sum()[None]
+
+
+def with_nonzero(x: torch.Tensor) -> torch.Tensor:
+    return x.nonzero()
+
+
+@pytest.mark.parametrize(
+    ("step", "named"),
+    [
+        (with_item, "aten::_local_scalar_dense"),
+        (with_tolist, "tolist|DataDependent|_local_scalar_dense"),
+        (with_numpy, "numpy"),
+        (with_branch, "aten::_local_scalar_dense|aten::is_nonzero"),
+        (with_data_dependent_shape, "index|DynamicOutputShape|nonzero"),
+        (with_nonzero, "nonzero"),
+    ],
+)
+def test_what_a_capture_forbids_is_named(step, named: str) -> None:
+    """CASES 14, on the tape: the message says which operation."""
+    x = torch.ones(3)
+    for refuse in (lambda: check_capturable(step, x, nothing), lambda: record(step, x, nothing)):
+        with pytest.raises(CaptureError, match=named):
+            refuse()
+
+
+def test_replay_reads_the_buffers_anew_and_results_reuse_registers() -> None:
+    weight, x = torch.randn(4, 4), torch.randn(2, 4)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        for _ in range(6):
+            x = torch.tanh(x @ weight.t()) + 0.5
+        return x
+
+    tape = record(step, x, nothing)
+    x.copy_(torch.randn(2, 4))
+    weight.mul_(-1.0)
+    assert torch.equal(tape.replay(), step(x))
+    assert tape.source.count("r3") == 0, "two registers are enough for a chain"
+
+
+def test_views_of_fixed_buffers_are_taken_once() -> None:
+    weight, x = torch.randn(4, 4), torch.randn(1, 4)
+    tape = record(lambda x: x @ weight.t().view(4, 4).t(), x, nothing)
+    assert len(tape.source.splitlines()) == 3
+
+
+def test_several_results_and_special_floats_survive() -> None:
+    x = torch.randn(3, 4)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        values, indices = x.topk(2, dim=-1)
+        a, b = torch.where(values > 0, values, float("-inf")).split([1, 1], dim=-1)
+        return torch.nan_to_num(a, neginf=-7.0) + b.clamp(min=-1e30) + indices[:, :1]
+
+    tape = record(step, x, nothing)
+    x.neg_()
+    assert torch.equal(tape.replay(), step(x))
+
+
+@pytest.mark.parametrize("where", ["token", "position"])
+def test_a_frozen_input_is_impossible(tiny, where: str) -> None:
+    """CASES 15: the replay reads token and position from device memory."""
+    tape, eager = (Decoder(ladder()[name], tiny) for name in ("tape", "sdpa"))
+    prompt = torch.tensor([[5, 6, 7]])
+    for decoder in (tape, eager):
+        decoder.prefill(prompt)
+        decoder.step(torch.tensor([[1]]))
+        if where == "position":
+            decoder.rewind(2)
+    assert torch.equal(tape.step(torch.tensor([[9]])), eager.step(torch.tensor([[9]])))
+
+
+def test_recording_leaves_the_decoder_as_it_was(tiny) -> None:
+    decoder = Decoder(ladder()["tape"], tiny)
+    decoder.prefill(torch.tensor([[5, 6, 7]]))
+    token, length = decoder.token.clone(), decoder.length
+    decoder.warm_up()
+    assert torch.equal(decoder.token, token) and decoder.length == length
+    assert int(decoder.cache.length) == length
