@@ -26,6 +26,11 @@ _FILE_KEYS = (
 )
 _STEP_KEYS = ("name", "wall_us", "kernel_launch_calls", "graph_launch_calls")
 
+UNPREDICTABLE = ("cannot tell", "too small to judge", "host-bound outside launches")
+"""Readings after which a replay's cost is not predicted: the trace does not carry it, or the pauses are not
+the step's.
+"""
+
 
 @dataclass(frozen=True)
 class Explanation:
@@ -55,8 +60,8 @@ def explain(
     found = steps(trace, pattern)
     attribution = attribute(trace, found)
     reading = read(trace, found, attribution)
-    judged = reading.label not in ("cannot tell", "too small to judge")
-    prediction = replay(trace, found, attribution, costs) if judged else None
+    predictable = reading.label not in UNPREDICTABLE
+    prediction = replay(trace, found, attribution, costs) if predictable else None
     warnings = [*trace.warnings, *found.notes, *reading.problems, *cautions(trace, found, attribution)]
     return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings)
 

@@ -56,13 +56,18 @@ def _bars(starts: Any, ends: Any, kinds: Any, origin: int, limit: int) -> list[l
 
 
 def _host_row(trace: Trace, thread: int, start: int, end: int) -> dict[str, Any]:
-    """Outermost ops of the step's thread, by the class of what they spend their own time on."""
+    """The step's thread: outermost ops, or without a device every op by its class, those it calls after
+    it.
+    """
     ops = cpu.host_ops(trace)
     ops = ops[(ops["thread"] == thread) & (ops["start_ns"] < end) & (ops["end_ns"] > start)]
+    bars = []
     if not trace.device_events.empty:
         ops = ops[ops["parent"] < 0].assign(**{"class": "op"})
+    elif len(ops):
+        bars.append([0.0, (end - start) / 1000, "python"])
     kinds = ops["class"].to_numpy()
-    return {"label": "host ops", "bars": _bars(ops["start_ns"], ops["end_ns"], kinds, start, end)}
+    return {"label": "host ops", "bars": bars + _bars(ops["start_ns"], ops["end_ns"], kinds, start, end)}
 
 
 def _call_row(trace: Trace, start: int, end: int) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from variants.errors import UserError
 
 COLOURS = {
     "op": "#9aa5b1",
+    "python": "#efe3b8",
     "compute": "#2c6e49",
     "overhead": "#d68c45",
     "unknown": "#b8b8b8",
@@ -37,6 +38,7 @@ COLOURS = {
 }
 MEANING = {
     "op": "host op",
+    "python": "Python outside ops",
     "compute": "compute op",
     "overhead": "view, allocation, dispatch",
     "unknown": "unknown",
@@ -112,10 +114,11 @@ def draw(picture: dict[str, Any], entry: dict[str, Any], path: Path) -> None:
 
 
 def _draw_row(axes: Axes, bars: list[list[Any]], height: int, scale: float, length_us: float) -> None:
+    """Bars in their order: an op lies over the one that calls it."""
     least = length_us / 3000  # a pixel, so that short kernels are seen
-    for kind in dict.fromkeys(kind for _, _, kind in bars):
-        spans = [(start / scale, max(lasted, least) / scale) for start, lasted, k in bars if k == kind]
-        axes.broken_barh(spans, (height - 0.36, 0.72), facecolors=COLOURS[kind], linewidth=0)
+    spans = [(start / scale, max(lasted, least) / scale) for start, lasted, _ in bars]
+    colours = [COLOURS[kind] for _, _, kind in bars]
+    axes.broken_barh(spans, (height - 0.36, 0.72), facecolors=colours, linewidth=0)
 
 
 def markdown(answer: dict[str, Any], drawn: Sequence[str | None]) -> str:

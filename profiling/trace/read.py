@@ -22,11 +22,14 @@ import orjson
 from variants.errors import UserError
 
 PIECE_BYTES = 4 << 20
+MOST_EXTENSIONS = 50
+"""How often a piece that was cut in the wrong place is made longer before it counts as broken."""
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _NEXT_EVENT = re.compile(r'\}?\s*,?\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
+_END = re.compile(r'\}\s*\](?=\s*(?:,\s*"|\}|$))')
 # 2**43 us: from here a float64 of microseconds no longer holds every nanosecond.
-_LONG_TS = re.compile(rb'("ts"\s*:\s*)(-?(?:\d{14,}|9\d{12}|8[89]\d{11})\.\d*[1-9])')
+_LONG_TS = re.compile(rb'("ts"\s*:\s*)(-?(?:\d{14,}|9\d{12}|8[7-9]\d{11})\.\d*[1-9]\d*)')
 _NOT_NUMBERS = re.compile(rb"([:\[,]\s*)[-+]?(?:NaN|nan|Infinity|inf|INF)(?=\s*[,\]}])")
 _ESCAPE = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
 _DANGLING_COMMA = re.compile(rb",(?=\s*[\]}])")
@@ -169,24 +172,41 @@ def pieces(source: Source, progress: Callable[[float], None] | None = None) -> I
 def _next_piece(source: Source, at: int) -> tuple[list[Any], int]:
     """Events from byte `at` and the position behind them; sets `source.tail` when the events are over."""
     text = source.text
-    boundary = _BETWEEN.search(text, at + PIECE_BYTES) if len(text) - at > PIECE_BYTES else None
-    stop = boundary.start() + 1 if boundary else len(text)
-    piece = text[at:stop]
-    if _LONG_TS.search(piece):
-        piece = _LONG_TS.sub(rb'\1"\2"', piece)
-        source.warn("absolute timestamps with decimals: read digit by digit, exact to the nanosecond")
-    try:
-        events, tail = _parse(piece, boundary is not None)
-    except orjson.JSONDecodeError:
+    search_from = at + PIECE_BYTES
+    for _ in range(MOST_EXTENSIONS):
+        boundary = _BETWEEN.search(text, search_from) if search_from < len(text) else None
+        stop = boundary.start() + 1 if boundary else len(text)
+        piece = text[at:stop]
+        if _LONG_TS.search(piece):
+            piece = _LONG_TS.sub(rb'\1"\2"', piece)
         try:
-            events, tail = _parse(_mend(piece), boundary is not None)
-        except orjson.JSONDecodeError:
-            events, tail = _one_by_one(source, piece, at, boundary is None)
-        else:
-            source.warn("parts of the text were not valid JSON and were mended: " + ", ".join(_faults(piece)))
+            events, tail = _parse_or_mend(source, piece, boundary is not None)
+            break
+        except orjson.JSONDecodeError as error:
+            if boundary is None or not error.msg.startswith("unexpected end of data"):
+                events, tail = _one_by_one(source, piece, at, boundary is None)
+                break
+            search_from = stop  # the cut was inside a string or a nested list
+    else:
+        events, tail = _one_by_one(source, piece, at, boundary is None)
     if tail is not None:
         source.tail = tail + text[stop:]
     return events, boundary.end() if boundary else stop
+
+
+def _parse_or_mend(source: Source, piece: bytes, cut_between: bool) -> tuple[list[Any], bytes | None]:
+    try:
+        return _parse(piece, cut_between)
+    except orjson.JSONDecodeError as error:
+        mended = _mend(piece)
+        if mended == piece:
+            raise
+        try:
+            parsed = _parse(mended, cut_between)
+        except orjson.JSONDecodeError as second:
+            raise second from error
+    source.warn("parts of the text were not valid JSON and were mended: " + ", ".join(_faults(piece)))
+    return parsed
 
 
 def _parse(piece: bytes, cut_between_events: bool) -> tuple[list[Any], bytes | None]:
@@ -235,7 +255,8 @@ def _one_by_one(source: Source, piece: bytes, at: int, last: bool) -> tuple[list
             events.append(event)
         except (json.JSONDecodeError, RecursionError) as error:
             following = _NEXT_EVENT.search(text, position + 1)
-            if following is None and last:
+            end = _END.search(text, position) if following is None and last else None
+            if following is None and last and end is None:
                 source.skip("event cut by the end of the file")
                 source.warn(f"the file ends inside an event that starts near byte {at + position}: it is cut")
                 break
@@ -243,6 +264,8 @@ def _one_by_one(source: Source, piece: bytes, at: int, last: bool) -> tuple[list
             fault_byte = at + getattr(error, "pos", position)
             if not any(w.startswith("an event that is not valid JSON") for w in source.warnings):
                 source.warn(f"an event that is not valid JSON was skipped, the first near byte {fault_byte}")
+            if end:
+                return events, text[end.end() :].encode()
             position = following.start(1) if following else len(text)
     return events, None
 
