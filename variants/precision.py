@@ -42,14 +42,8 @@ def exact_copy(model: GPT, precision: str) -> GPT:
             weight = module.dequantised()
             linear = nn.Linear(weight.size(1), weight.size(0), bias=module.bias is not None)
             linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), module.bias
-            parent, _, last = name.rpartition(".")
-            setattr(exact.get_submodule(parent), last, linear)
+            exact.set_submodule(name, linear)
     return exact.to(torch.float64)
-
-
-def exact_copy(model: GPT, precision: str) -> GPT:
-    """The weights as `precision` stores them, in float64: what the gate takes for the truth."""
-    return copy.deepcopy(convert(model, precision)).to(torch.float64)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -125,6 +119,5 @@ def _quantised(model: GPT, kind: type[Int8Linear] | type[Int4Linear]) -> GPT:
     model = copy.deepcopy(model).float()
     linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     for name, linear in linears:
-        parent, _, last = name.rpartition(".")
-        setattr(model.get_submodule(parent), last, kind(linear))
+        model.set_submodule(name, kind(linear))
     return model
