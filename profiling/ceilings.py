@@ -14,6 +14,7 @@ from torch import Tensor
 
 from profiling.clock import Clock
 from variants.capture_rules import CaptureError
+from variants.one_launch import read_bytes, why_no_one_launch
 from variants.pages import on_huge_pages, why_no_huge_pages
 from variants.tape import record
 
@@ -78,18 +79,25 @@ def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
 
 
 class FloorReader:
-    """Reads any number of bytes up to a maximum, from memory of one page size, with all threads."""
+    """Reads any number of bytes up to a maximum, from memory of one page size, with all threads.
+
+    The fastest plain read that this machine offers is the floor: torch's sum, or the one-launch kernel's.
+    """
 
     def __init__(self, max_bytes: int, device: torch.device, pages: str) -> None:
         buffer = torch.ones(-(-max_bytes // 4), device=device)
         self.buffer = on_huge_pages(buffer) if pages == "huge" else buffer
         self.clock = Clock(device)
+        candidates: list[Callable[[Tensor], object]] = [torch.sum]
+        if why_no_one_launch(device.type) is None:
+            candidates.append(lambda part: read_bytes([part]))
+        self.read = min(candidates, key=lambda read: _settled(self.clock, lambda: read(self.buffer), 3))
 
     def read_ms(self, n_bytes: int, settle: int, times: int) -> list[float]:
         """Times of reading the same `n_bytes` again and again, after `settle` untimed reads."""
         part = self.buffer[: n_bytes // 4]
-        self.clock.each_ms(part.sum, settle)
-        return self.clock.each_ms(part.sum, times)
+        self.clock.each_ms(lambda: self.read(part), settle)
+        return self.clock.each_ms(lambda: self.read(part), times)
 
 
 def page_sizes(device: torch.device) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from variants.model import GPT
 
 AGAIN = f"{BASELINE} again"  # the baseline under a second name: the run's own noise
 NARROW, NARROW_VOCABULARY, NARROW_HEADS = 64, 512, 4
-WIDTHS = (128, 256, 384)  # the curve over width is a picture; the narrow model is the reading
+WIDTHS = (192, 384)  # the curve over width is a picture; the narrow model is the reading
 
 
 def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:

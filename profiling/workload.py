@@ -17,14 +17,14 @@ class Workload:
 
     contexts: tuple[int, ...] = (10, 100, 500, 1000)
     batch: int = 1
-    steps: int = 3  # timed steps per visit
+    steps: int = 2  # timed steps per visit
     settle: int = 2  # untimed steps after each switch: the first one after foreign traffic is slow
     rounds: int = 20
     seed: int = 0
     gate_steps: int = 200
     prompt: int = 100  # tokens of the prefill that is timed for TTFT
-    ttft_rounds: int = 5
-    naive_rounds: int = 5  # the no-cache curve is a picture, no verdict hangs on it
+    ttft_rounds: int = 3
+    naive_rounds: int = 3  # the no-cache curve is a picture, no verdict hangs on it
 
     @staticmethod
     def restored(stored: dict[str, Any]) -> Workload:

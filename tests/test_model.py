@@ -154,7 +154,7 @@ def damage_activation(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
-        (damage_unknown, "unknown tensor h.0.attn.rotary"),
+        (damage_unknown, "unknown tensor transformer.h.0.attn.rotary"),
         (damage_missing, "ln_f.bias"),
         (damage_shape, "wte.weight has shape (101, 48)"),
         (damage_cut, "cannot be read"),

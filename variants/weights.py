@@ -40,15 +40,15 @@ def load_model(folder: Path, dtype: torch.dtype = torch.float32, device: str | t
     if config.tied_head:
         del wanted["lm_head.weight"]
     found: dict[str, Tensor] = {}
-    for file, name, tensor in _tensors(folder):
-        name, tensor = _ours(name, tensor)
+    for file, stored, theirs in _tensors(folder):
+        name, tensor = _ours(stored, theirs)
         if MASK_BUFFERS.match(name) or (config.tied_head and name == "lm_head.weight"):
             continue
         if name not in wanted:
-            raise UserError(f"{file}: unknown tensor {name}; this is not a GPT-2 style checkpoint")
+            raise UserError(f"{file}: unknown tensor {stored}; this is not a GPT-2 style checkpoint")
         if tensor.shape != wanted[name].shape:
             expected, got = tuple(wanted[name].shape), tuple(tensor.shape)
-            raise UserError(f"{file}: {name} has shape {got}, config.json asks for {expected}")
+            raise UserError(f"{file}: {stored} has shape {got}, config.json asks for {expected}")
         found[name] = tensor.to(dtype=dtype, device=device).contiguous()
     missing = sorted(set(wanted) - set(found))
     if missing:

@@ -64,6 +64,10 @@ class Gate:
         self._budgets: dict[tuple[str, bool], Errors] = {}
         self._rows: Gate | None = None
 
+    def check_briefly(self, decoder: Decoder) -> GateResult:
+        """Greedy and forced tokens only: for another width of a model on which the variant passed `check`."""
+        return self._run(decoder, ["greedy", "forced"])
+
     def check(self, decoder: Decoder) -> GateResult:
         """Every check of CHECKS, then rows of a batch against solo runs. An exception is a failure."""
         result = self._run(decoder, list(CHECKS))
