@@ -19,8 +19,7 @@ def questions() -> dict[str, str]:
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         first, _, _ = docstring.partition("\n\n")
-        if first.startswith("Question: "):
-            found[file.stem] = " ".join(first.removeprefix("Question: ").split())
+        found[file.stem] = " ".join(first.removeprefix("Question: ").split())
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from rich.table import Table
 
+from experiments._published import PUBLISHED, Check
 from experiments._ruled import ruled
-from experiments.published import PUBLISHED, Check
 
 
 def rows(checks: Sequence[Check]) -> list[dict[str, object]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from experiments.published import PUBLISHED, Check
+from experiments._published import PUBLISHED, Check
 from profiling.capacity import GIB, doubling
 from profiling.hf_config import read_shape
 from profiling.model_shape import KV_FORMATS, kv_bytes, kv_token_bytes

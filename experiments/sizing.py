@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import shlex
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -122,7 +123,7 @@ def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, u
     """The plan in vLLM's flags; int8 needs a version that has int8_per_token_head."""
     dtype = "auto" if kv_name == shape.dtype else {"int8": "int8_per_token_head"}.get(kv_name, kv_name)
     return (
-        f"vllm serve {shape.name} --max-model-len {context} --max-num-seqs {requests} "
+        f"vllm serve {shlex.quote(shape.name)} --max-model-len {context} --max-num-seqs {requests} "
         f"--gpu-memory-utilization {utilisation:g} --kv-cache-dtype {dtype}"
     )
 

@@ -50,11 +50,12 @@ class Counted:
 
 
 def eager_rungs(precision: str) -> list[Variant]:
-    """Rungs whose operations can be watched, one for each way that the work could differ."""
+    """Rungs whose operations can be watched one by one, and that store the weights as the first does."""
+    plain = {"executor": "eager", "pages": "default", "body": "modules", "precision": precision}
     return [
         variant
         for variant in ladder(precision).values()
-        if variant.executor == "eager" and variant.pages == "default"
+        if all(variant.slot(slot) == filling for slot, filling in plain.items())
     ]
 
 

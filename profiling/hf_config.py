@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def read_shape(model: str) -> ModelShape:
     if not isinstance(config, dict):
         raise UserError(f"{file}: not a config.json (a JSON object is expected)")
     stored = _stored_weights_bytes(file.parent) if path.is_dir() else None
-    return shape_from_config(config, str(file), stored)
+    return replace(shape_from_config(config, str(file), stored), name=str(file.parent))
 
 
 def _stored_weights_bytes(folder: Path) -> int | None:

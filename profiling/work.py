@@ -56,11 +56,12 @@ def forward(tokens: int, past: int = 0, *, logits: int | None = None, skip_futur
 def step_work(variant: Variant, context: int, slots: int) -> Work:
     """What one step of this variant executes with `context` tokens held; `slots` as `Decoder.bucket` says.
 
-    Without a cache the whole text runs again; a fixed-shape step attends to all its slots.
+    Without a cache the whole text runs again. The modules attend to all slots of a fixed shape; the
+    bodies that bring their own attention stop at the new token.
     """
     if variant.cache == "none":
         return forward(context + 1, logits=1 if variant.head == "last position" else None)
-    return forward(1, past=slots - 1)
+    return forward(1, past=slots - 1 if variant.body == "modules" else context)
 
 
 def naive_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:

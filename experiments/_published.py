@@ -2,7 +2,7 @@
 
 Articles: 1 "How LLMs Generate Text, and What the KV Cache Actually Fixes", 2 the GPT-2 study on an A40 that
 ends with the 5 ms floor, 3 "KV caching and the generation loop", 4 "The KV Cache from Scratch". A value is
-kept as text, digits and unit as printed, so that "reproduced" means: formatted the same way it reads the same.
+kept as text, digits and unit as printed; "reproduced" means that it reads the same when formatted so.
 Values with `hardware` depend on the authors' machine; here they are compared, not reproduced.
 """
 
@@ -64,9 +64,9 @@ PUBLISHED: dict[str, Published] = {
     "gpt2.parameters": Published(1, "Generation Is a Loop", "GPT-2's weights", "124M"),
     "tokens.naive": Published(1, _NAIVE, "tokens the naive loop processes, 10 + 512", "136,000"),
     "tokens.cached": Published(1, _NAIVE, "tokens the cached loop processes, 10 + 512", "522"),
-    "tokens.ratio": Published(1, _NAIVE, "so the cache should be faster by", "260x"),
+    "tokens.ratio": Published(1, _NAIVE, "naive tokens over cached tokens", "260x"),
     "tokens.removed": Published(1, _NAIVE, "share of the work that the cache removes", "99.6%"),
-    "time.removed": Published(1, _NAIVE, "share of the time that it removes", "84%", True),
+    "time.removed": Published(1, _NAIVE, "share of the time that the cache removes", "84%", True),
     **dict(_row("throughput.naive", 1, _NAIVE, "naive tokens/s, {} new", _NEW_TOKENS,
                 "30.7 29.2 25.0 19.4 13.5 8.0", True)),
     **dict(_row("throughput.cached", 1, _NAIVE, "cached tokens/s, {} new", _NEW_TOKENS,
@@ -79,7 +79,7 @@ PUBLISHED: dict[str, Published] = {
     "llama.4k": Published(1, _KV, "Llama-2-7B's cache for one 4k-token request", "2.15 GB"),
     # article 2
     "flops.cached.1000": Published(2, _CHASE, "FLOPs of a cached step at 1,000", "0.28 GFLOPs"),
-    "flops.peak_time": Published(2, _CHASE, "that step at 37.4 TFLOPS", "8 us"),
+    "flops.peak_time": Published(2, _CHASE, "a cached step at 1,000, at 37.4 TFLOPS", "8 us"),
     "flops.share": Published(2, "What I'd tell myself", "attention's share of the work at 1,000", "13%"),
     **dict(_row("flops.reduction", 2, _RESULT, "FLOP reduction at {}", _CONTEXTS,
                 "10x 100x 500x 1,000x", False)),
@@ -104,14 +104,14 @@ PUBLISHED: dict[str, Published] = {
     "memory.1024": Published(2, _MEMORY2, "cache at 1,024 tokens", "72 MiB"),
     "memory.weights": Published(2, _MEMORY2, "fp32 weights", "475 MiB"),
     "memory.crossover": Published(2, _MEMORY2, "batch x context where the cache overtakes", "6,750"),
-    "memory.sequences": Published(2, _MEMORY2, "that many full-length sequences", "seven"),
+    "memory.sequences": Published(2, _MEMORY2, "the same in full-length sequences", "seven"),
     "memory.64": Published(2, _MEMORY2, "cache of 64 full-context requests", "4.5 GiB"),
     "memory.masks": Published(2, _MEMORY2, "twelve fp32 causal masks", "48 MiB"),
     "memory.workspace": Published(2, _MEMORY2, "cuBLAS workspace counted as cache", "8,519,680", True),
     # article 3
     "toy.naive": Published(3, _LOOPS, "naive loop, MACs", "62,566,400"),
     "toy.cached": Published(3, _LOOPS, "cached loop, MACs", "1,839,104"),
-    "toy.ratio": Published(3, _LOOPS, "their ratio", "34.0x"),
+    "toy.ratio": Published(3, _LOOPS, "naive loop over cached loop", "34.0x"),
     "toy.growth": Published(3, _LOOPS, "naive step 64 against step 1", "85"),
     **dict(_row("toy.step.naive", 3, _LOOPS, "naive step {}, MACs", _ROWS,
                 "24,704 204,800 425,984 917,504 1,474,560 2,097,152", False)),
@@ -141,7 +141,7 @@ PUBLISHED: dict[str, Published] = {
     # article 4
     "sizing.one": Published(4, _SIZING, "one request of 4,096 tokens", "2 GiB"),
     "sizing.batch8": Published(4, _SIZING, "a batch of 8", "16 GiB"),
-    "sizing.double": Published(4, _SIZING, "and the context doubled", "32 GiB"),
+    "sizing.double": Published(4, _SIZING, "a batch of 8, context doubled", "32 GiB"),
     "sizing.memory_doubles": Published(4, _JOB, "context doubled: cache times", "2"),
     "sizing.prefill_quadruples": Published(4, _JOB, "context doubled: prefill attention times", "4"),
 }  # fmt: skip

@@ -1,0 +1,95 @@
+"""Published figures and claims: all are checked, the verdict follows, every experiment is listed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from experiments import __main__ as listing
+from experiments import _claims, work
+from experiments._cli import run
+from experiments._published import PUBLISHED, Check
+from experiments._reproduced import sizing_checks, work_checks
+
+FOLDER = Path(listing.__file__).parent
+
+
+def test_every_figure_that_no_machine_can_change_is_reproduced_once() -> None:
+    keys = [check.key for check in [*work_checks(), *sizing_checks()]]
+    assert sorted(keys) == sorted(key for key, figure in PUBLISHED.items() if not figure.hardware)
+
+
+def test_the_articles_print_these_values() -> None:
+    """Each value stands in its article as printed (where the articles are at hand)."""
+    folder = FOLDER.parents[1] / "shared" / "seeds"
+    if not folder.is_dir():
+        pytest.skip("the articles are not beside this checkout")
+    spelled = {"×": "x", "µ": "u", "μ": "u", r"\ \text{GiB}": " GiB", "makes it 32": "makes it 32 GiB"}
+    texts = [file.read_text(encoding="utf-8") for file in sorted(folder.glob("*.txt"))]
+    for key, figure in PUBLISHED.items():
+        text = texts[figure.article - 1]
+        for theirs, ours in spelled.items():
+            text = text.replace(theirs, ours)
+        assert figure.value in text, key
+
+
+def test_a_claim_holds_only_if_everything_holds() -> None:
+    right, wrong = Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")
+    assert _claims.verdict("it", [right]) == "Claim holds here: it (1 of 1 figures as published)."
+    assert _claims.verdict("it", [right], also=False).startswith("Claim does not hold")
+    broken = _claims.verdict("it", [right, wrong])
+    assert broken == "Claim does not hold here: it (1 of 2 figures as published; not toy.ratio)."
+    assert _claims.summary([right, wrong]) == {"figures": 2, "hold": 1, "broken": ["toy.ratio"]}
+    assert [row["holds"] for row in _claims.rows([right, wrong])] == [True, False]
+    console = Console(width=80, record=True, quiet=True)
+    console.print(_claims.table([right, wrong]))
+
+
+def test_every_experiment_is_listed_with_its_question() -> None:
+    found = listing.questions()
+    assert {"floor", "work", "sizing"} <= set(found)
+    assert all("?" in question for question in found.values()), found
+
+
+def test_the_list_needs_no_torch() -> None:
+    code = "import sys; from experiments.__main__ import main; main(); sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"COLUMNS": "80"})
+    assert done.returncode == 0 and "sizing" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "extra", [[], ["--quick"], ["--batch", "2", "--precision", "bfloat16"]], ids=" ".join
+)
+def test_work_agrees_with_a_real_run(
+    extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", "tiny", "--device", "cpu", "--context", "5,30", "--json"]
+    work.main([*arguments, "--out", str(tmp_path), *extra])
+    *_, verdict, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert all(row["agrees"] for row in found["executed"]) and found["claims"]["broken"] == []
+    assert {row["context"] for row in found["executed"]} == ({5} if "--quick" in extra else {5, 30})
+    assert found["steps"]["30"]["naive_macs"] == 31 * found["steps"]["30"]["cached_macs"]
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
+    assert verdict
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--context", "0"], ["--context", "64"], ["--batch", "0"], ["--model", "nothing"]],
+    ids=" ".join,
+)
+def test_work_refuses_bad_input_before_it_writes(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run(work.main, ["--model", "tiny", "--device", "cpu", "--out", str(tmp_path / "runs"), *arguments])
+    printed = capsys.readouterr()
+    assert exit_.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
