@@ -21,12 +21,12 @@ struct Block {
 };
 
 struct Model {
-  int64_t width, inner, heads, kv_heads, head_dim, vocab, batch, capacity;
-  float epsilon;
-  const char *token_table, *position_table;  // [vocab, width], [positions, width]
-  std::vector<Block> blocks;
-  Norm ln_f;
-  Linear head;
+  int64_t width = 0, inner = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, batch = 0, capacity = 0;
+  float epsilon = 0;
+  const char *token_table = nullptr, *position_table = nullptr;  // [vocab, width], [positions, width]
+  std::vector<Block> blocks{};
+  Norm ln_f{};
+  Linear head{};
 };
 
 // The device state of a step.

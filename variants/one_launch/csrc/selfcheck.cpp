@@ -1,0 +1,127 @@
+// A program for the sanitizers: a small model of odd sizes is stepped by one thread and by several, in every
+// weight format, with memory of exactly the size that the step may touch. Exit status 1 where results differ.
+#include <cstdio>
+#include <thread>
+
+#include "read.h"
+#include "step.h"
+
+namespace one_launch {
+namespace {
+
+constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 131, kCapacity = 140;
+constexpr int64_t kWidth = kHeads * kHeadDim, kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kLayers = 2;
+constexpr int kSteps = 135;  // into the second chunk of slots
+
+uint32_t random_bits() {
+  static uint32_t state = 1;
+  state = state * 1664525u + 1013904223u;
+  return state >> 8;
+}
+
+float random_float() { return (random_bits() % 2001 / 1000.f - 1.f) * 0.2f; }
+
+// Owns every buffer that it hands out; each has its exact size, so that a read past it is seen.
+class Memory {
+ public:
+  template <class T, class F>
+  T* fill(int64_t count, F value) {
+    auto& block = blocks_.emplace_back(count * sizeof(T));
+    auto* p = reinterpret_cast<T*>(block.data());
+    for (int64_t i = 0; i < count; i++) p[i] = value();
+    return p;
+  }
+  float* floats(int64_t count) { return fill<float>(count, random_float); }
+
+ private:
+  std::vector<std::vector<char>> blocks_;
+};
+
+template <class KV>
+char* scalars(Memory& memory, int64_t count) {
+  const auto value = [] { return KV::from_float(random_float()); };
+  return reinterpret_cast<char*>(memory.fill<typename KV::Scalar>(count, value));
+}
+
+template <class W>
+Linear linear(Memory& memory, int64_t rows, int64_t cols, bool with_bias) {
+  Linear l;
+  l.rows = rows;
+  l.cols = cols;
+  if (with_bias) l.bias = memory.floats(rows);
+  if constexpr (std::is_same_v<W, typename W::Cache>) {
+    l.row_bytes = cols * sizeof(typename W::Scalar);
+    l.weight = scalars<W>(memory, rows * cols);
+  } else {
+    l.groups = std::is_same_v<W, Int4> ? round_up(cols, kPad) / 64 : 1;
+    l.row_bytes = std::is_same_v<W, Int4> ? round_up(cols, kPad) / 2 : round_up(cols, 64);
+    l.weight = memory.fill<char>(rows * l.row_bytes, [] { return char(int(random_bits() % 255) - 127); });
+    l.scale = memory.fill<float>(rows * l.groups, [] { return 0.002f; });
+  }
+  return l;
+}
+
+template <class W>
+Model make(Memory& memory) {
+  using KV = typename W::Cache;
+  const auto norm = [&] { return Norm{memory.floats(kWidth), memory.floats(kWidth)}; };
+  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, 1e-5f};
+  m.token_table = scalars<KV>(memory, kVocab * kWidth);
+  m.position_table = scalars<KV>(memory, kCapacity * kWidth);
+  for (int64_t layer = 0; layer < kLayers; layer++) {
+    const int64_t slots = kBatch * kKvHeads * kCapacity * kHeadDim;
+    m.blocks.push_back({norm(), norm(), linear<W>(memory, kQkv, kWidth, true), linear<W>(memory, kWidth, kWidth, true),
+                        linear<W>(memory, kInner, kWidth, true), linear<W>(memory, kWidth, kInner, true),
+                        scalars<KV>(memory, slots), scalars<KV>(memory, slots)});
+  }
+  m.ln_f = norm();
+  m.head = linear<W>(memory, kVocab, kWidth, false);
+  return m;
+}
+
+// The tokens and the last logits of kSteps greedy steps.
+template <class W>
+std::vector<uint64_t> decode(const Model& m, int threads, bool watched) {
+  Memory memory;
+  auto* token = memory.fill<int64_t>(kBatch, [] { return random_bits() % kVocab; });
+  for (int64_t b = 0; b < kBatch; b++) token[b] = b;
+  auto* length = memory.fill<int64_t>(1, [] { return 0; });
+  char* logits = scalars<typename W::Cache>(memory, kBatch * kVocab);
+  const State state{token, length, logits};
+  Scratch<W> scratch(m);
+  scratch.prepare_for(m, threads);
+  std::vector<uint64_t> seen;
+  for (int step = 0; step < kSteps; step++) {
+    std::vector<std::thread> team;
+    for (int rank = 0; rank < threads; rank++) {
+      team.emplace_back([&, rank] { Worker<W>(m, state, scratch, rank, threads, watched).step(); });
+    }
+    for (auto& member : team) member.join();
+    seen.insert(seen.end(), token, token + kBatch);
+  }
+  seen.push_back(read_all(logits, kBatch * kVocab * sizeof(typename W::Cache::Scalar)));
+  return seen;
+}
+
+template <class W>
+bool agrees(const char* name) {
+  Memory memory;
+  const Model m = make<W>(memory);
+  const auto alone = decode<W>(m, 1, false);
+  bool same = true;
+  for (int threads : {2, 5}) same = same && decode<W>(m, threads, threads == 5) == alone;
+  std::printf("%s: %s\n", name, same ? "the same with 1, 2 and 5 threads" : "DIFFERS between thread counts");
+  return same;
+}
+
+}  // namespace
+}  // namespace one_launch
+
+int main() {
+  using namespace one_launch;
+  const bool all[] = {agrees<Float32>("float32"), agrees<BFloat16>("bfloat16"), agrees<Int8>("int8"),
+                      agrees<Int4>("int4")};
+  for (bool same : all) {
+    if (!same) return 1;
+  }
+}
