@@ -94,8 +94,26 @@ class Measured:
         if widths.empty or widths.min() == self.width:
             return None
         steps = self.steps(variant, self.contexts[0], int(widths.min()))
-        smallest = self.floors.bytes.min()
-        return self.difference(steps, self.reads(smallest, self.record["variants"][variant]["pages"]))
+        return self.difference(steps, self.own_read(variant, int(widths.min())))
+
+    def own_read(self, variant: str, width: int) -> pd.Series:
+        """Memory floor of a narrow model of this variant at the smallest context, ms, by round."""
+        entry = self.record["variants"][variant]
+        n_bytes = entry.get("narrow_bytes", {}).get(str(width))
+        return pd.Series(dtype=float) if n_bytes is None else self.reads(n_bytes, entry["pages"])
+
+    def excess_by_width(self, variant: str) -> dict[int, Interval | None]:
+        """Step less its own read, ms, by width, at the smallest context; full size last."""
+        widths = sorted({int(w) for w in self.samples[self.samples.variant == variant].width})
+        return {
+            width: self.difference(
+                self.steps(variant, self.contexts[0], width),
+                self.own_read(variant, width)
+                if width != self.width
+                else self.memory_floor(variant, self.contexts[0]),
+            )
+            for width in widths
+        }
 
     # -- tables -------------------------------------------------------------------------------
 
@@ -104,6 +122,42 @@ class Measured:
         s = self.samples
         chosen = s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
         return quantiles(np.concatenate(list(chosen.steps_ms)).tolist()) if len(chosen) else None
+
+    def has_times(self, variant: str) -> bool:
+        """Whether there is a single time of it."""
+        return bool((self.samples.variant == variant).any())
+
+    def spread(self, variant: str, context: int) -> float | None:
+        """Interquartile range of single steps over their median."""
+        s = self.samples
+        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == self.width)]
+        if chosen.empty:
+            return None
+        low, mid, high = np.quantile(np.concatenate(list(chosen.steps_ms)), [0.25, 0.5, 0.75])
+        return float((high - low) / mid)
+
+    def pipelined(self, variant: str, context: int) -> float | None:
+        """Median step with one sync at the end of each visit, ms; None where it was not timed."""
+        s = self.samples
+        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == self.width)]
+        return _median(chosen.pipelined_ms.dropna().astype(float))
+
+    def page_floors(self) -> list[dict[str, Any]]:
+        """Memory floor on both page sizes: one row per number of bytes, full-size steps only, ms."""
+        entries = self.record["variants"].values()
+        sizes = {p["bytes"] for entry in entries for p in entry.get("prediction", {}).values()}
+        rows = []
+        for size in sorted(sizes & set(self.floors.bytes)):
+            default, huge = self.reads(size, "default"), self.reads(size, "huge")
+            rows.append(
+                {
+                    "bytes": size,
+                    "default_ms": _median(default),
+                    "huge_ms": _median(huge),
+                    "ratio": self.ratio(default, huge),
+                }
+            )
+        return rows
 
     def ladder(self) -> list[dict[str, Any]]:
         """One row per variant in ladder order: what it changed, whether it is proven, and what it costs."""
@@ -117,7 +171,7 @@ class Measured:
             **{key: entry[key] for key in ("parent", "difference", "status", "reason")},
             "gate": {"proven": "pass", "failed": "fail"}.get(entry["status"], "skipped"),
             "steps": {n: self.step_quantiles(name, n) for n in self.contexts},
-            "measured": bool((self.samples.variant == name).any()),
+            "measured": self.has_times(name),
         }
         if not row["measured"]:
             return row

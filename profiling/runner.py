@@ -19,9 +19,9 @@ from torch._dynamo.utils import counters
 from profiling.ceilings import FloorReader, ceilings, page_sizes
 from profiling.clock import Clock
 from profiling.environment import environment
+from profiling.expect import floor_bytes, predict, step_ops
 from profiling.gate import Gate
 from profiling.memory import decoder_bytes
-from profiling.expect import floor_bytes, predict, step_ops
 from profiling.predict import Costs
 from profiling.record import RunFolder
 from profiling.subjects import AGAIN, Material, Subject, narrow_config, width_configs
@@ -197,8 +197,11 @@ class Runner:
         if full:
             entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
             self._predict(entry, decoder)
-        elif result.status == "fail":
-            result.reason = f"at width {model.config.n_embd}: {result.reason}"
+        else:
+            n_bytes = floor_bytes(decoder, self.workload.contexts[0])
+            entry.setdefault("narrow_bytes", {})[str(model.config.n_embd)] = n_bytes
+            if result.status == "fail":
+                result.reason = f"at width {model.config.n_embd}: {result.reason}"
         entry.update(status="proven" if result.status == "pass" else "failed", reason=result.reason)
         return decoder if result.status == "pass" else None
 
