@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +10,7 @@ import pytest
 from rich.console import Console
 
 from experiments import __main__ as listing
-from experiments import _claims, work
-from experiments._cli import run
+from experiments import _claims
 from experiments._published import PUBLISHED, Check
 from experiments._reproduced import sizing_checks, work_checks
 
@@ -60,36 +58,3 @@ def test_the_list_needs_no_torch() -> None:
     code = "import sys; from experiments.__main__ import main; main(); sys.exit('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"COLUMNS": "80"})
     assert done.returncode == 0 and "sizing" in done.stdout
-
-
-@pytest.mark.parametrize(
-    "extra", [[], ["--quick"], ["--batch", "2", "--precision", "bfloat16"]], ids=" ".join
-)
-def test_work_agrees_with_a_real_run(
-    extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    arguments = ["--model", "tiny", "--device", "cpu", "--context", "5,30", "--json"]
-    work.main([*arguments, "--out", str(tmp_path), *extra])
-    *_, verdict, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
-    assert all(row["agrees"] for row in found["executed"]) and found["claims"]["broken"] == []
-    assert {row["context"] for row in found["executed"]} == ({5} if "--quick" in extra else {5, 30})
-    assert found["steps"]["30"]["naive_macs"] == 31 * found["steps"]["30"]["cached_macs"]
-    (folder,) = tmp_path.iterdir()
-    assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
-    assert verdict
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [["--context", "0"], ["--context", "64"], ["--batch", "0"], ["--model", "nothing"]],
-    ids=" ".join,
-)
-def test_work_refuses_bad_input_before_it_writes(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        run(work.main, ["--model", "tiny", "--device", "cpu", "--out", str(tmp_path / "runs"), *arguments])
-    printed = capsys.readouterr()
-    assert exit_.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
-    assert not (tmp_path / "runs").exists()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import itertools
+import json
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from experiments import work as experiment
+from experiments._cli import run
 from experiments._published import PUBLISHED, Check
 from experiments._reproduced import LLAMA, TOY, work_checks
 from profiling import work
@@ -35,6 +39,15 @@ configs = st.builds(
     *[st.integers(1, 4), st.integers(1, 4), st.integers(1, 3), st.integers(1, 8)],
     *[st.integers(1, 50), st.integers(2, 99), st.booleans()],
 )
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Threads only hinder models this small, the more so where other tests run beside."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize("check", work_checks(), ids=lambda check: check.key)
@@ -185,3 +198,39 @@ def test_a_product_without_a_formula_is_refused() -> None:
 def test_counting_needs_no_torch() -> None:
     code = "import sys, profiling.work, experiments.work; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    "extra", [[], ["--quick"], ["--batch", "2", "--precision", "bfloat16"]], ids=" ".join
+)
+def test_work_agrees_with_a_real_run(
+    extra: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--model", "tiny", "--device", "cpu", "--context", "5,30", "--json"]
+    experiment.main([*arguments, "--out", str(tmp_path), *extra])
+    *_, verdict, last = capsys.readouterr().out.splitlines()
+    found = json.loads(last)
+    assert all(row["agrees"] for row in found["executed"]) and found["claims"]["broken"] == []
+    assert {row["context"] for row in found["executed"]} == ({5} if "--quick" in extra else {5, 30})
+    assert found["steps"]["30"]["naive_macs"] == 31 * found["steps"]["30"]["cached_macs"]
+    (folder,) = tmp_path.iterdir()
+    assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
+    assert verdict
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--context", "0"], ["--context", "64"], ["--batch", "0"], ["--model", "nothing"]],
+    ids=" ".join,
+)
+def test_work_refuses_bad_input_before_it_writes(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_:
+        run(
+            experiment.main,
+            ["--model", "tiny", "--device", "cpu", "--out", str(tmp_path / "runs"), *arguments],
+        )
+    printed = capsys.readouterr()
+    assert exit_.value.code == 2 and printed.out == "" and printed.err.count("\n") == 1
+    assert not (tmp_path / "runs").exists()
