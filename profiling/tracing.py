@@ -12,8 +12,10 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from profiling.clock import Clock
+from profiling.phases import add_phases
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.one_launch import OneLaunch
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
@@ -49,6 +51,9 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
     clock = Clock(decoder.model.device)
     plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
     part = path.with_name("part-" + path.name)
+    launch = decoder.body if isinstance(decoder.body, OneLaunch) else None
+    if launch:
+        launch.watch(True)
     latencies: list[float] = []
     with profile(
         activities=activities(decoder.model.device),
@@ -58,5 +63,8 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
         for _ in range(WARM_UP_STEPS + TRACED_STEPS):
             latencies += clock.each_ms(decoder.advance, 1)
             profiler.step()
+    if launch:
+        launch.watch(False)
+        add_phases(part, launch.spans())
     part.replace(path)
     return latencies[WARM_UP_STEPS:]
