@@ -24,7 +24,7 @@ class Synthetic:
 
     def _time(self, ns: int) -> Any:
         if self.numbers == "text":
-            return f"{ns // 1000}.{ns % 1000:03d}"
+            return f"{'-' * (ns < 0)}{abs(ns) // 1000}.{abs(ns) % 1000:03d}"
         return ns // 1000 if self.numbers == "int" else ns / 1000
 
     def event(self, cat: str, name: str, start: int, end: int, **more: Any) -> dict[str, Any]:

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.trace import load, read
+from profiling.trace import Trace, load, read
 from tests.synthetic_trace import Synthetic, eager
 from variants.errors import UserError
 
-EVENT = b'{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 10, "dur": 2, "args": {"stream": 7}}'
+EVENT = b'{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "ts": 10, "dur": 2, "args": {"stream": 7}}'
 
 
-def loaded(tmp_path: Path, text: bytes, name: str = "t.json") -> "load.Trace":  # type: ignore[name-defined]
+def loaded(tmp_path: Path, text: bytes, name: str = "t.json") -> Trace:
     path = tmp_path / name
     path.write_bytes(text)
     return load(path)
@@ -53,10 +53,8 @@ def test_one_table_however_the_file_is_written(tmp_path, monkeypatch, indent, wr
 @settings(max_examples=40, deadline=None)
 def test_every_nanosecond_is_kept(tmp_path_factory, base: int, offsets: list[int]) -> None:
     """Absolute microseconds near 1.7e15 lose up to 0.25 us in a float64; the digits are read instead."""
-    text = ", ".join(
-        f'{{"ph": "X", "cat": "kernel", "name": "k", "ts": {(base + o) // 1000}.{(base + o) % 1000:03d}, "dur": 0.{o % 1000:03d}}}'
-        for o in offsets
-    )
+    times = [(f"{(base + o) // 1000}.{(base + o) % 1000:03d}", f"0.{o % 1000:03d}") for o in offsets]
+    text = ", ".join(f'{{"ph": "X", "name": "k", "ts": {ts}, "dur": {dur}}}' for ts, dur in times)
     trace = loaded(tmp_path_factory.mktemp("t"), b'{"traceEvents": [' + text.encode() + b"]}")
     assert trace.events["ts_ns"].tolist() == [base + o for o in offsets]
     assert trace.events["dur_ns"].tolist() == [o % 1000 for o in offsets]

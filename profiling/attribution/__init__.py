@@ -12,6 +12,7 @@ import pandas as pd
 from profiling.attribution import cpu, device
 from profiling.attribution.checks import cautions, integrity
 from profiling.trace import Steps, Trace
+from profiling.trace.devices import by_device
 from profiling.trace.names import OP_CATEGORIES
 from profiling.trace.syncs import waits_of_host
 
@@ -77,7 +78,7 @@ def _on_devices(work: pd.DataFrame, steps: Steps) -> tuple[list[object], list[ob
     parts: list[object] = []
     spans: list[object] = []
     waited = []
-    for name, events in work.groupby("device", observed=True):
+    for name, events in by_device(work).items():
         reach = np.maximum.accumulate(events["end_ns"].to_numpy())
         for step, (start, end) in enumerate(device.intervals(events, steps)):
             busy, rows = device.waits(events, reach, start, end)

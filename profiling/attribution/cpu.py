@@ -30,13 +30,9 @@ def host_ops(trace: Trace) -> pd.DataFrame:
     thread = rows["thread"].to_numpy()
     order = np.lexsort((-end, start, thread))
     start, end, thread = start[order], end[order], thread[order]
-    parent = parents(thread, start, end)
-    # A child that outlives its parent by a rounding error ends with it.
-    for_child = parent >= 0
-    end = np.where(for_child, np.minimum(end, end[np.maximum(parent, 0)]), end)
-    own = (end - start) - np.bincount(parent[for_child], (end - start)[for_child], len(start)).astype(
-        np.int64
-    )
+    parent, end = nest(thread, start, end)
+    nested = parent >= 0
+    own = (end - start) - np.bincount(parent[nested], (end - start)[nested], len(start)).astype(np.int64)
     names = rows["name"].cat.categories
     codes = rows["name"].cat.codes.to_numpy()[order]
     classes = np.array([op_class(str(n)) for n in names], dtype=object)
@@ -58,9 +54,14 @@ def host_ops(trace: Trace) -> pd.DataFrame:
     )
 
 
-def parents(thread: Int, start: Int, end: Int) -> Int:
-    """Row of the innermost op around each one, -1 for none; rows by thread, start, and longest first."""
-    out = np.full(len(start), -1, np.int64)
+def nest(thread: Int, start: Int, end: Int) -> tuple[Int, Int]:
+    """Row of the innermost op around each one (-1 for none), and its end: no later than that op's own.
+
+    Rows by thread, start, and longest first. Ops of one thread nest; where they overlap by a rounding
+    error, or because the file is not what it should be, the inner one is cut.
+    """
+    parent = np.full(len(start), -1, np.int64)
+    cut = end.copy()
     stack: list[tuple[int, int]] = []
     current = None
     for row, (t, s, e) in enumerate(zip(thread.tolist(), start.tolist(), end.tolist(), strict=True)):
@@ -69,10 +70,11 @@ def parents(thread: Int, start: Int, end: Int) -> Int:
         while stack and stack[-1][0] <= s:
             stack.pop()
         if stack:
-            out[row] = stack[-1][1]
-            e = min(e, stack[-1][0])
+            outer_end, parent[row] = stack[-1]
+            if e > outer_end:
+                cut[row] = e = outer_end
         stack.append((e, row))
-    return out
+    return parent, cut
 
 
 def _recorded(parent: Int, implicit: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:

@@ -53,12 +53,15 @@ def calls_of(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def _spans(rows: pd.DataFrame, keep: list[str]) -> pd.DataFrame:
-    """Start, end and some columns of events, by start; events that start together stay in file order."""
+    """Start, end and some columns of events, by start, end and correlation: the file's order means
+    nothing.
+    """
     start = rows["ts_ns"].to_numpy()
-    order = np.argsort(start, kind="stable")
+    end = start + rows["dur_ns"].to_numpy()
+    order = np.lexsort((rows["correlation"].to_numpy(), end, start))
     out = rows[keep].iloc[order].reset_index(drop=True)
     out.insert(0, "start_ns", start[order])
-    out.insert(1, "end_ns", (start + rows["dur_ns"].to_numpy())[order])
+    out.insert(1, "end_ns", end[order])
     return out
 
 
@@ -100,6 +103,12 @@ def _name_unknown_launches(calls: pd.DataFrame, work: pd.DataFrame) -> None:
     if len(unnamed):
         kind_of = work[work["call"].isin(unnamed)].groupby("call")["kind"].first()
         calls.loc[kind_of.index, "kind"] = kind_of.to_numpy()
+
+
+def by_device(work: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Device events per device, each by start; devices in the order of their numbers."""
+    groups = {str(device): part for device, part in work.groupby("device", observed=True)}
+    return dict(sorted(groups.items(), key=lambda item: (len(item[0]), item[0])))
 
 
 def union_ns(start: Int, end: Int) -> int:

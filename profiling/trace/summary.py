@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.trace.devices import SPLIT, gaps_of, union_ns
+from profiling.trace.devices import SPLIT, by_device, gaps_of, union_ns
 from profiling.trace.load import Trace
 from profiling.trace.names import LAUNCH_KINDS
 
@@ -19,11 +19,6 @@ from profiling.trace.names import LAUNCH_KINDS
 def us(ns: int | float | np.integer[Any] | np.floating[Any]) -> float:
     """Microseconds of a number of nanoseconds."""
     return float(ns) / 1000
-
-
-def by_device(work: pd.DataFrame) -> dict[str, pd.DataFrame]:
-    """Device events per device, each by start."""
-    return {str(device): part for device, part in work.groupby("device", observed=True, sort=True)}
 
 
 def file_numbers(trace: Trace) -> dict[str, Any]:
