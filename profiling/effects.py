@@ -56,14 +56,17 @@ LESS_PRECISE = (("short", True, "fewer bytes of weights to read"),)
 
 @dataclass(frozen=True)
 class Effect:
-    """One rung against its parent at the smallest context, ms. `share` is of the parent's excess."""
+    """One rung against its parent at the smallest context, ms.
+
+    `share` is of the parent's excess; None where that may be 0, or where nothing was found.
+    """
 
     variant: str
     parent: str
     removes: str
     removed: Interval | None
     noise: float | None
-    share: float | None
+    excess: Interval | None  # the parent's
     left: Interval | None  # the rung's own excess
 
     @property
@@ -74,6 +77,12 @@ class Effect:
         if self.removed.contains(0.0) or abs(self.removed.mid) <= self.noise:
             return "nothing beyond the noise"
         return "faster" if self.removed.mid > 0 else "slower"
+
+    @property
+    def share(self) -> float | None:
+        if self.removed is None or self.excess is None or self.excess.low <= 0:
+            return None
+        return self.removed.mid / self.excess.mid if self.found in ("faster", "slower") else None
 
 
 @dataclass(frozen=True)
@@ -112,11 +121,10 @@ def effects(measured: Measured) -> list[Effect]:
 def _effect(measured: Measured, row: dict[str, Any]) -> Effect:
     name, parent = row["variant"], row["parent"]
     excess, removed = measured.excess_full(parent), row["removed_ms"]
-    share = removed.mid / excess.mid if removed and excess and excess.low > 0 else None
     ratio, step = noise(measured, "short"), measured.step_quantiles(parent, measured.contexts[0])
     noise_ms = ratio * step["median"] if ratio is not None and step else None
     removes = measured.record["variants"][name]["removes"]
-    return Effect(name, parent, removes, removed, noise_ms, share, row["excess_ms"])
+    return Effect(name, parent, removes, removed, noise_ms, excess, row["excess_ms"])
 
 
 def expectations(measured: Measured) -> list[Expectation]:
@@ -152,7 +160,7 @@ def rest(measured: Measured, name: str) -> dict[str, float] | None:
     """What an unprofiled step consists of, ms; the values sum to its median at the traced context.
 
     `memory floor`; `ops beyond it`: time in ops, the profiler's share taken off, less the memory floor; and
-    the remaining gap, divided as the trace divides it. None without a sound trace.
+    the remaining gap, divided as the trace divides it. None without a trace that fits the step.
     """
     trace = measured.record["variants"][name].get("trace")
     if not trace or trace["analysis"]["problems"]:
@@ -162,6 +170,8 @@ def rest(measured: Measured, name: str) -> dict[str, float] | None:
     if step is None or reads.empty:
         return None
     busy, floor = busy_ms(trace["analysis"], step["median"]), float(reads.median())
+    if busy > step["median"]:  # the machine was slower while it was traced: the shares would be fiction
+        return None
     parts = {k: v for k, v in trace["analysis"]["parts_us"].items() if k not in ("compute", "busy")}
     total, gap = sum(parts.values()), step["median"] - busy
     divided = {part: gap * us / total if total else 0.0 for part, us in parts.items()}

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from profiling.stats import (
     Interval,
@@ -21,6 +22,7 @@ from profiling.stats import (
 from variants.ladder import BASELINE
 
 AGAIN = f"{BASELINE} again"
+REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
 Record = dict[str, Any]
 
 
@@ -38,13 +40,20 @@ class Measured:
         self.floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
         self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
 
+    def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
+        """What was timed of one variant at one context; at full size unless a width is given."""
+        s = self.samples
+        return s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
+
+    def single_steps(self, variant: str, context: int) -> NDArray[np.float64]:
+        """All steps of all rounds, ms."""
+        return np.array([ms for steps in self.visits(variant, context).steps_ms for ms in steps], np.float64)
+
     # -- per round ----------------------------------------------------------------------------
 
     def steps(self, variant: str, context: int, width: int | None = None) -> pd.Series:
         """Median step of each round, ms, by round."""
-        s = self.samples
-        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
-        return chosen.set_index("round").steps_ms.map(np.median)
+        return self.visits(variant, context, width).set_index("round").steps_ms.map(np.median)
 
     def reads(self, n_bytes: int, pages: str) -> pd.Series:
         """Median read of these bytes in each round, ms, by round."""
@@ -59,13 +68,17 @@ class Measured:
         return self.reads(entry["prediction"][str(context)]["bytes"], pages or entry["pages"])
 
     def floor(self, variant: str) -> pd.Series:
-        """Intercept of step over slots attended, ms, by round; the step itself at one fixed capacity."""
+        """Intercept of step over slots attended, ms, by round; the step itself at one fixed capacity.
+
+        Empty where the line meets zero: such a step does not grow with a line (without a cache it does not).
+        """
         slots = self.record["variants"][variant.removesuffix(" again")]["slots"]
         rounds = pd.concat([self.steps(variant, n) for n in self.contexts], axis=1).dropna()
         x = [slots[str(n)] for n in self.contexts]
         if len(set(x)) < 2 or rounds.empty:
             return self.steps(variant, self.contexts[0])
-        return pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
+        found = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
+        return found if found.mean() > 0 else pd.Series(dtype=float)
 
     # -- intervals ----------------------------------------------------------------------------
 
@@ -117,11 +130,10 @@ class Measured:
 
     # -- tables -------------------------------------------------------------------------------
 
-    def step_quantiles(self, variant: str, context: int, width: int | None = None) -> dict[str, float] | None:
+    def step_quantiles(self, variant: str, context: int) -> dict[str, float] | None:
         """Median, p95 and p99 over all single steps, ms."""
-        s = self.samples
-        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
-        return quantiles(np.concatenate(list(chosen.steps_ms)).tolist()) if len(chosen) else None
+        steps = self.single_steps(variant, context)
+        return quantiles(steps.tolist()) if len(steps) else None
 
     def has_times(self, variant: str) -> bool:
         """Whether there is a single time of it."""
@@ -129,18 +141,15 @@ class Measured:
 
     def spread(self, variant: str, context: int) -> float | None:
         """Interquartile range of single steps over their median."""
-        s = self.samples
-        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == self.width)]
-        if chosen.empty:
+        steps = self.single_steps(variant, context)
+        if not len(steps):
             return None
-        low, mid, high = np.quantile(np.concatenate(list(chosen.steps_ms)), [0.25, 0.5, 0.75])
+        low, mid, high = np.quantile(steps, [0.25, 0.5, 0.75])
         return float((high - low) / mid)
 
     def pipelined(self, variant: str, context: int) -> float | None:
         """Median step with one sync at the end of each visit, ms; None where it was not timed."""
-        s = self.samples
-        chosen = s[(s.variant == variant) & (s.context == context) & (s.width == self.width)]
-        return _median(chosen.pipelined_ms.dropna().astype(float))
+        return _median(self.visits(variant, context).pipelined_ms.dropna().astype(float))
 
     def page_floors(self) -> list[dict[str, Any]]:
         """Memory floor on both page sizes: one row per number of bytes, full-size steps only, ms."""
@@ -149,15 +158,26 @@ class Measured:
         rows = []
         for size in sorted(sizes & set(self.floors.bytes)):
             default, huge = self.reads(size, "default"), self.reads(size, "huge")
-            rows.append(
-                {
-                    "bytes": size,
-                    "default_ms": _median(default),
-                    "huge_ms": _median(huge),
-                    "ratio": self.ratio(default, huge),
-                }
-            )
+            row = {"bytes": size, "ratio": self.ratio(default, huge)}
+            for pages, ms in (("default", _median(default)), ("huge", _median(huge))):
+                row |= {f"{pages}_ms": ms, f"{pages}_gb_per_s": None if ms is None else size / ms / 1e6}
+            rows.append(row)
         return rows
+
+    def replay_outcome(self, predicted: Record) -> dict[str, Any] | None:
+        """A stored prediction of the replay beside the replay that was measured, ms."""
+        children = [n for n, e in self.record["variants"].items() if e["parent"] == predicted["from"]]
+        name = next((n for n in REPLAYS if n in children and self.has_times(n)), None)
+        if name is None or not predicted.get("replay_us"):
+            return None
+        low, mid, high = (predicted["replay_us"][key] / 1e3 for key in ("low", "mid", "high"))
+        steps = self.single_steps(name, self.contexts[0])
+        p5, median, p95 = np.quantile(steps, [0.05, 0.5, 0.95]).tolist()
+        return {
+            **{"variant": name, "low_ms": low, "mid_ms": mid, "high_ms": high},
+            **{"p5_ms": p5, "median_ms": median, "p95_ms": p95},
+            **{"ratio": median / mid, "inside": low <= median <= high},
+        }
 
     def ladder(self) -> list[dict[str, Any]]:
         """One row per variant in ladder order: what it changed, whether it is proven, and what it costs."""

@@ -15,10 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.metrics import Measured
+from profiling.metrics import REPLAYS, Measured
 from profiling.stats import Interval, mean_interval
-
-REPLAYS = ("cudagraph", "tape")  # the first one that was measured decides
 
 
 @dataclass(frozen=True)

@@ -1,12 +1,135 @@
-"""Makes the report of a run folder, from the folder alone. Never imports torch."""
+"""Makes the report of a run folder, from the folder alone: report.md, report.html and figures/.
+
+    python -m reports.build runs/FOLDER
+
+Never imports torch.
+"""
 
 from __future__ import annotations
 
+import argparse
+import re
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from profiling.metrics import Measured
-from profiling.record import RunFolder
+from profiling.record import RunFolder, write_atomically
+from profiling.timeline import timeline
+from profiling.verdict import verdict
+from reports.content import Block, Figure, Section, Study, Timeline
+from reports.figures import inline_svg, png, svg
+from reports.sections import sections
+from variants.errors import UserError
+
+MARKS = (
+    (re.compile(r"`([^`]+)`"), r"<code>\1</code>"),
+    (re.compile(r"\*\*([^*]+)\*\*"), r"<strong>\1</strong>"),
+)
 
 
 def build(path: Path) -> None:
-    Measured(RunFolder.load(path).data).ladder()
+    """Report, page and figures of the run folder at `path`; each file replaces an older one whole.
+
+    Raises UserError where the folder holds no run or cannot be written.
+    """
+    run = RunFolder.load(path)
+    measured = Measured(run.data)
+    traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
+    study = Study(measured, verdict(measured), str(path), traces, _timeline(run))
+    made = sections(study)
+    try:
+        (path / "figures").mkdir(exist_ok=True)
+        inline = {}
+        for figure in _figures(made):
+            drawing = figure.draw()
+            write_atomically(path / "figures" / f"{figure.name}.svg", svg(drawing).encode())
+            write_atomically(path / "figures" / f"{figure.name}.png", png(drawing))
+            inline[figure.name] = inline_svg(drawing, figure.name)
+        title = _title(run)
+        environment = _environment()
+        for name, more in (("report.md", {}), ("report.html", {"inline": inline})):
+            text = environment.get_template(f"{name}.jinja").render(title=title, sections=made, **more)
+            write_atomically(path / name, text.encode())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+
+
+def _title(run: RunFolder) -> str:
+    model = run.data.get("model", {}).get("name", "unknown model")
+    device = run.data.get("environment", {}).get("device_name", "unknown device")
+    return f"The decode floor of {model} on {device}"
+
+
+def _timeline(run: RunFolder) -> dict[str, object] | None:
+    """From the traces, kept as small data beside the figures; from there where the traces are gone."""
+    kept = run.path / "figures" / "timeline.json"
+    made = timeline(run)
+    if made is not None:
+        kept.parent.mkdir(exist_ok=True)
+        write_atomically(kept, orjson.dumps(made))
+        return made
+    stored: dict[str, object] | None = orjson.loads(kept.read_bytes()) if kept.exists() else None
+    return stored
+
+
+def _figures(made: Sequence[Section]) -> list[Figure]:
+    blocks: list[Block] = [block for section in made for block in section.blocks]
+    return [
+        block.picture if isinstance(block, Timeline) else block
+        for block in blocks
+        if isinstance(block, (Figure, Timeline))
+    ]
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=lambda name: bool(name and name.endswith(".html.jinja")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"marked": _marked, "cell": _cell, "slug": _slug}
+    return environment
+
+
+def _marked(text: str) -> Markup:
+    """Escaped HTML of a text with `code` and **bold**."""
+    html = str(escape(text))
+    for pattern, tag in MARKS:
+        html = pattern.sub(tag, html)
+    return Markup(html)  # escaped above
+
+
+def _cell(text: str) -> str:
+    """A table cell of Markdown: a bar or a line break would end it."""
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def _slug(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.build", description="Make the report of a run folder."
+    )
+    parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
+    try:
+        path = parser.parse_args(argv).run
+        build(path)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

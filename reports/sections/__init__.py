@@ -1,0 +1,43 @@
+"""The report's sections in order. A new section is one function from a Study to a Section, listed here.
+
+A function returns None where the run has nothing to say about its question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from reports.content import Section, Study
+from reports.sections.about import environment, not_measured, reproduce, traces, warnings
+from reports.sections.answer import answer, next_steps
+from reports.sections.cost import drift, gate, price
+from reports.sections.floor import excess, memory_floor, parts, prediction, replay, timeline
+from reports.sections.ladder import context, effects, expectations, ladder
+
+SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
+    answer,
+    ladder,
+    effects,
+    expectations,
+    parts,
+    timeline,
+    excess,
+    memory_floor,
+    prediction,
+    replay,
+    context,
+    price,
+    drift,
+    next_steps,
+    not_measured,
+    warnings,
+    gate,
+    environment,
+    reproduce,
+    traces,
+)
+
+
+def sections(study: Study) -> list[Section]:
+    """All that have something to say."""
+    return [made for section in SECTIONS if (made := section(study)) is not None]

@@ -1,0 +1,99 @@
+"""What was not measured, what to be warned of, where it ran, and how to do it again."""
+
+from __future__ import annotations
+
+from reports.content import Bullets, Code, Section, Study, Table, Text, code, interval, joined, number
+
+STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
+
+
+def not_measured(study: Study) -> Section | None:
+    rows = [
+        [
+            code(name),
+            STATUS.get(entry["status"], entry["status"]),
+            entry["reason"] or "the run ended before it",
+        ]
+        for name, entry in study.variants.items()
+        if name not in study.timed
+    ]
+    if not rows:
+        return None
+    return Section("Failed, and not run", [Table(["variant", "status", "reason"], rows, text_columns=3)])
+
+
+def warnings(study: Study) -> Section | None:
+    items = list(study.record["warnings"])
+    aa = study.measured.aa_ratio if study.timed else None
+    if aa is not None and not aa.contains(1.0):
+        items.append(f"the baseline differs from itself, {interval(aa, 4)}: the machine was not steady")
+    recompiled = study.record.get("recompiles_while_timing")
+    if recompiled:
+        items.append(f"{recompiled} graphs were compiled while steps were timed")
+    rounds = study.record.get("workload", {}).get("rounds")
+    if rounds is not None and rounds < 20:
+        items.append(f"{rounds} rounds instead of the usual 20: intervals are wide")
+    return Section("Warnings", [Bullets(items)]) if items else None
+
+
+def environment(study: Study) -> Section | None:
+    e, model = study.record.get("environment"), study.record.get("model")
+    if not e or not model:
+        return None
+    rates, workload = study.record["ceilings"], study.record["workload"]
+    rows = [
+        ["device", f"{e['device']}: {e['device_name']}"],
+        ["processor", f"{e['cpu']}, {e['cores']} cores, {e['threads']} threads, {e['simd']}"],
+        ["memory", f"{number(e['memory_bytes'] / 1e9)} GB, huge pages: {e['huge_pages'] or 'unknown'}"],
+        ["system", f"{e['os']}, Python {e['python']}"],
+        ["packages", ", ".join(f"{name} {version or 'unknown'}" for name, version in e["packages"].items())],
+        ["load at the start", number(e["load_at_start"])],
+        ["read rate", f"{number(rates['read_gb_per_s'])} GB/s"],
+        ["matmul rate", f"{number(rates['matmul_flop_per_s'] / 1e9)} GFLOP/s"],
+        ["smallest launch", f"{number(rates['launch_us'])} us"],
+        ["graph node", _us(rates.get("graph_node_us"))],
+        ["tape op", _us(rates.get("tape_op_us"))],
+        [
+            "model",
+            f"{model['name']}, {model['precision']}: {model['n_layer']} layers, width {model['n_embd']}, "
+            f"{model['n_head']} heads ({model['n_kv_head']} for keys and values), vocabulary {model['vocab_size']}",
+        ],
+        [
+            "workload",
+            f"batch {workload['batch']}, {workload['rounds']} rounds, {workload['steps']} timed steps per visit after "
+            f"{workload['settle']} settling ones, seed {workload['seed']}",
+        ],
+        ["started", f"{study.record['started']}, finished {study.record.get('finished', 'never')}"],
+    ]
+    return Section("Environment", [Table(["what", "value"], rows, text_columns=2)])
+
+
+def _us(value: float | None) -> str:
+    return "not measured on this device" if value is None else f"{number(value)} us"
+
+
+def reproduce(study: Study) -> Section:
+    return Section(
+        "How to make it again",
+        [
+            Text("The run:"),
+            Code(study.record["command"]),
+            Text("This report, from the run folder alone:"),
+            Code(f"python -m reports.build {study.folder}"),
+        ],
+    )
+
+
+def traces(study: Study) -> Section | None:
+    if not study.traces:
+        return None
+    return Section(
+        "How to open the traces",
+        [
+            Text(
+                f"`traces/` holds {joined(study.traces)}. They open in the Perfetto UI, in `chrome://tracing` and in "
+                "TensorBoard's profiler plugin; a local viewer that needs no network:"
+            ),
+            Code(f"python -m experiments.view {study.folder}"),
+        ],
+    )

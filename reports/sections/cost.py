@@ -1,0 +1,109 @@
+"""What a variant costs beside its steps: warm-up, memory, and error."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reports import figures
+from reports.content import Block, Figure, Section, Study, Table, Text, code, megabytes, number, percent
+
+MEMORY = ("weights_bytes", "cache_bytes", "mask_bytes", "artefact_bytes", "allocated_bytes")
+
+
+def price(study: Study) -> Section | None:
+    built = {name: e for name, e in study.variants.items() if e.get("memory")}
+    if not built:
+        return None
+    shown = [k for k in MEMORY if any(e["memory"][k] is not None for e in built.values())]
+    rows = [
+        [code(name), number(e["warm_up_s"]), _artefacts(e), *(megabytes(e["memory"][k]) for k in shown)]
+        for name, e in built.items()
+    ]
+    heads = [f"{k.removesuffix('_bytes')}, MB" for k in shown]
+    bars = {name: (e["warm_up_s"], e["memory"]) for name, e in built.items()}
+    alt = "Two rows of bars per variant, warm-up in seconds and memory in MB: " + "; ".join(
+        f"{name} {number(seconds)} s, {megabytes(sum(memory[k] or 0 for k in MEMORY[:4]))} MB"
+        for name, (seconds, memory) in bars.items()
+    )
+    return Section(
+        "The price of each variant",
+        [
+            Figure("price", f"{alt}.", "Warm-up and memory of each variant.", lambda: figures.price(bars)),
+            Text(
+                "Warm-up: building the decoder and stepping until nothing compiles, records or allocates. Artefacts: "
+                "what was compiled, recorded or captured, one per bucket of slots, seconds each."
+            ),
+            Table(["variant", "warm-up, s", "artefacts, s", *heads], rows),
+        ],
+    )
+
+
+def _artefacts(entry: dict[str, Any]) -> str:
+    return " + ".join(number(cost["seconds"]) for cost in entry.get("warm_up", [])) or "none"
+
+
+def drift(study: Study) -> Section | None:
+    rows = []
+    for name, entry in study.variants.items():
+        drifted = (entry.get("gate") or {}).get("drift")
+        if drifted:
+            step = study.measured.step_quantiles(name, study.short)
+            first = drifted["first_divergence"]
+            rows.append(
+                [
+                    code(name),
+                    entry["precision"],
+                    number(step["median"] if step else None),
+                    percent(drifted["top1_agreement"]),
+                    number(drifted["mean_kl_nats"]),
+                    number(drifted["rms_logit_error"]),
+                    "none"
+                    if first is None
+                    else f"position {first}, margin {number(drifted['margin_there'])}",
+                ]
+            )
+    if not rows:
+        return None
+    heads = ["variant", "weights", "step, ms", "same top token", "mean KL, nats", "RMS logit error"]
+    return Section(
+        "What fewer bits change",
+        [
+            Text(
+                "Each is proven equal to eager decoding at its own precision; against the root's precision it drifts. "
+                "Positions fed with a random text. First divergence: the first position with another top token, and by "
+                "how much the root's two best logits differ there."
+            ),
+            Table([*heads, "first divergence"], rows, text_columns=2),
+        ],
+    )
+
+
+def gate(study: Study) -> Section | None:
+    rows = []
+    for name, entry in study.variants.items():
+        result = entry.get("gate")
+        if result:
+            for check in result["checks"]:
+                rows.append([code(name), check["check"], check["status"], *_errors(check)])
+    if not rows:
+        return None
+    steps = {name: e["gate"]["greedy_steps"] for name, e in study.variants.items() if e.get("gate")}
+    said = ", ".join(f"{code(name)} {count}" for name, count in steps.items())
+    blocks: list[Block] = [
+        Text(
+            "Errors of logits (or of the cache) against float64, and what is allowed: twice the error of plain cached "
+            f"eager decoding at that precision. Greedy tokens compared: {said}."
+        ),
+        Table(
+            ["variant", "check", "status", "RMS error", "allowed", "largest error", "allowed "],
+            rows,
+            text_columns=3,
+        ),
+    ]
+    return Section("The gate: what was proven", blocks)
+
+
+def _errors(check: dict[str, Any]) -> list[str]:
+    if "rms" not in check:
+        return ["", "", check.get("detail", ""), ""]
+    return [f"{check[key]:.2g}" for key in ("rms", "allowed_rms", "max", "allowed_max")]

@@ -1,0 +1,218 @@
+"""What each rung costs, what it changed, and whether it should have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profiling.effects import effects as measured_effects
+from profiling.effects import expectations as measured_expectations
+from profiling.effects import unstable
+from reports import figures
+from reports.content import Figure, Section, Study, Table, Text, code, interval, number, percent
+
+UNSTABLE_MARK = " †"
+GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
+
+
+def ladder(study: Study) -> Section | None:
+    rows = study.measured.ladder() if study.variants else []
+    if not rows:
+        return None
+    contexts = study.measured.contexts
+    steps = Table(
+        ["variant", "slot changed", "gate", *(f"context {n}" for n in contexts)],
+        [
+            [code(r["variant"]), change(study, r["variant"]), GATES[r["gate"]], *_steps(study, r)]
+            for r in rows
+        ],
+        text_columns=3,
+    )
+    blocks = [
+        Text(
+            "Step in ms, one device sync per step: **median / p95 / p99** of single steps, by tokens in the cache."
+        ),
+        steps,
+    ]
+    if any(unstable(study.measured, name, n) for name in study.timed for n in contexts):
+        blocks.append(Text("† unstable: the interquartile range is more than 10 % of the median."))
+    timed = [row for row in rows if row["measured"]]
+    if timed:
+        blocks += [_figure(study, timed), *_ratios(study, timed)]
+    return Section("The ladder", blocks)
+
+
+def change(study: Study, name: str) -> str:
+    """'cache: concat → static', computed from the two variants; with the slots that a body fills itself."""
+    entry = study.variants[name]
+    if not entry["difference"]:
+        return "the root"
+    slot, before, after = entry["difference"]
+    own = f" (brings its own {', '.join(entry['owns'])})" if entry.get("owns") else ""
+    return f"{slot}: {before} → {after} (from {code(entry['parent'])}){own}"
+
+
+def _steps(study: Study, row: dict[str, Any]) -> list[str]:
+    cells = []
+    for context, quantiles in row["steps"].items():
+        if quantiles is None:
+            cells.append("")
+            continue
+        mark = UNSTABLE_MARK if unstable(study.measured, row["variant"], context) else ""
+        cells.append(" / ".join(number(q) for q in quantiles.values()) + mark)
+    return cells
+
+
+def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
+    bars = [
+        (r["variant"], r["steps"][study.short]["median"], r["memory_floor_ms"])
+        for r in rows
+        if r["steps"][study.short]
+    ]
+    slowest = max(bars, key=lambda bar: bar[1])
+    quickest = min(bars, key=lambda bar: bar[1])
+    alt = (
+        f"Bars of the median step at context {study.short} for {len(bars)} variants, from {slowest[0]} with "
+        f"{number(slowest[1])} ms down to {quickest[0]} with {number(quickest[1])} ms, each with a mark at the memory "
+        f"floor of its own bytes, {number(quickest[2])} ms for {quickest[0]}."
+    )
+    caption = f"Median step at context {study.short} against the memory floor of the same bytes."
+    return Figure("ladder", alt, caption, lambda: figures.ladder(bars, study.short))
+
+
+def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Text]:
+    context = study.short
+    pipelined = {r["variant"]: study.measured.pipelined(r["variant"], context) for r in rows}
+    named = any(value is not None for value in pipelined.values())
+    heads = [
+        "variant",
+        "TTFT, ms",
+        "memory floor, ms",
+        "step / memory floor",
+        "step / parent",
+        "step / `cat`",
+    ]
+    table = [
+        [
+            code(r["variant"]),
+            number(r["ttft_ms"]),
+            number(r["memory_floor_ms"]),
+            interval(r["ratio_to_memory_floor"]),
+            interval(r["ratio_to_parent"]) if r["parent"] else "",
+            interval(r["ratio_to_baseline"]),
+            *([number(pipelined[r["variant"]])] if named else []),
+        ]
+        for r in rows
+    ]
+    prompt = study.record["workload"]["prompt"]
+    how = (
+        "The last column is the step pipelined, with one sync at the end of a visit; all others are latency."
+        if named
+        else "All steps are latency, one sync each: on a CPU a step is done when its call returns, so there is no "
+        "pipelined time beside it."
+    )
+    note = (
+        f"At context {context}; ratios are means over rounds with their 95 % interval. TTFT: prefill of {prompt} tokens "
+        f"with the first token. {how}"
+    )
+    return [Text(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
+
+
+def effects(study: Study) -> Section | None:
+    found = measured_effects(study.measured)
+    if not found:
+        return None
+    rows = [
+        [
+            code(e.variant),
+            e.removes,
+            interval(e.removed),
+            e.found,
+            percent(e.share) if e.share is not None else "",
+            interval(e.left),
+        ]
+        for e in found
+    ]
+    noise = next((e.noise for e in found if e.noise is not None), None)
+    heads = [
+        "rung",
+        "should remove",
+        "removed, ms",
+        "found",
+        "share of the parent's excess",
+        "excess left, ms",
+    ]
+    return Section(
+        "What each rung removed",
+        [
+            Text(
+                f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. The baseline "
+                f"against itself strays by up to {number(noise)} ms here; smaller effects are not claimed. A share is "
+                "given for what was found, where the parent's excess is measurably above 0."
+            ),
+            Table(heads, rows, text_columns=2),
+        ],
+    )
+
+
+QUANTITIES = {"short": "step at context {short}", "long": "step at context {long}", "ttft": "TTFT"}
+OUTCOMES = {True: "as expected", False: "**not as expected**", None: "unknown"}
+
+
+def expectations(study: Study) -> Section | None:
+    found = measured_expectations(study.measured)
+    if not found:
+        return None
+    at = {"short": study.short, "long": study.measured.contexts[-1]}
+    rows = [
+        [
+            code(e.variant),
+            QUANTITIES[e.quantity].format(**at),
+            f"{'faster' if e.matters else 'no change'}: {e.why}",
+            OUTCOMES[e.as_expected],
+            interval(e.ratio),
+            percent(e.noise),
+        ]
+        for e in found
+    ]
+    return Section(
+        "Where rungs should matter and where not",
+        [
+            Text(
+                "Ratio of the rung to its parent; it counts as a change when its interval excludes 1 and it is larger "
+                "than the A/A noise of the same quantity. A small effect that hides in the noise reads as not as expected."
+            ),
+            Table(["rung", "quantity", "should be", "is", "ratio to parent", "noise"], rows, text_columns=4),
+        ],
+    )
+
+
+def context(study: Study) -> Section | None:
+    contexts = study.measured.contexts
+    if not study.timed or len(contexts) < 2:
+        return None
+    steps = {name: study.measured.row(name)["steps"] for name in study.timed}
+    curves = {
+        name: [(n, q["median"]) for n, q in by_context.items() if q] for name, by_context in steps.items()
+    }
+    floors = [
+        (n, float(reads.median()))
+        for n in contexts
+        if len(reads := study.measured.memory_floor(study.timed[-1], n))
+    ]
+    rows = [
+        [code(name), *(str(study.variants[name]["slots"][str(n)]) for n in contexts)] for name in study.timed
+    ]
+    alt = (
+        f"Lines of the median step over the tokens in the cache, {contexts[0]} to {contexts[-1]}, one line per variant, "
+        "with the memory floor below; a decoder without a cache rises steeply, the others stay nearly flat."
+    )
+    return Section(
+        "Step over context",
+        [
+            Figure("context", alt, "Median step over context.", lambda: figures.context(curves, floors)),
+            Text(
+                "Slots that a step attends over, which is what it costs: a step of fixed shape attends over its bucket."
+            ),
+            Table(["variant", *(f"context {n}" for n in contexts)], rows),
+        ],
+    )
