@@ -1,0 +1,57 @@
+"""Triton's interpreter, made to compute what a GPU computes where these kernels need it.
+
+It keeps bfloat16 as bit patterns in uint16 and then truncates instead of rounding, reads the bits as integers
+in `tl.dot` and in casts from int8; and Triton 3.6 with NumPy 2.4 cannot take a tensor as a bound of `range`.
+Only the bodies import this, and only while interpreting.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import triton.language as tl
+from triton.runtime import interpreter
+
+BUILDER = interpreter.InterpreterBuilder
+HANDLE = interpreter.TensorHandle
+
+
+def to_float32(bits: Any) -> Any:
+    """bfloat16 bit patterns, uint16, as the float32 they stand for."""
+    return (bits.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_bfloat16(values: Any) -> Any:
+    """Nearest bfloat16, ties to even, as uint16 bit patterns; NaN stays NaN."""
+    bits = np.ascontiguousarray(values, dtype=np.float32).view(np.uint32)
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
+
+
+def correct() -> None:
+    """Install the corrections; once is enough, again does no harm."""
+    if getattr(BUILDER, "corrected", False):
+        return
+    plain_cast, plain_dot, plain_patch = BUILDER.cast_impl, BUILDER.create_dot, interpreter._patch_lang_tensor
+
+    def cast(self: Any, source: Any, target: Any, *rounding: Any) -> Any:
+        before, after = source.dtype.scalar, target.scalar
+        if tl.bfloat16 not in (before, after) or before == after:
+            return plain_cast(self, source, target)
+        values = to_float32(source.data) if before == tl.bfloat16 else source.data.astype(np.float32)
+        if after == tl.bfloat16:
+            return HANDLE(to_bfloat16(values), after)
+        return HANDLE(values.astype(interpreter._get_np_dtype(target)), after)
+
+    def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        a, b = (HANDLE(to_float32(t.data), tl.float32) if t.dtype.scalar == tl.bfloat16 else t for t in (a, b))
+        return plain_dot(self, a, b, *rest)
+
+    def patch_tensor(tensor: Any, scope: Any) -> None:
+        plain_patch(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
+
+    BUILDER.cast_impl, BUILDER.create_fp_to_fp, BUILDER.create_dot = cast, cast, dot
+    interpreter._patch_lang_tensor = patch_tensor
+    BUILDER.corrected = True
