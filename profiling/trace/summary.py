@@ -135,7 +135,7 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
     """
     work, calls = trace.device_events, trace.calls
     devices = by_device(work)
-    following = [*windows["start_ns"].tolist()[1:], None]
+    following = [*windows["start_ns"].tolist()[1:], None][: len(windows)]
     rows = []
     columns = (windows[key].tolist() for key in ("name", "tid", "start_ns", "end_ns"))
     for name, tid, start, end, next_start in zip(*columns, following, strict=True):

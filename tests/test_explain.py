@@ -1,0 +1,232 @@
+"""The command line of `explain`: its JSON, its console, its report, what it shares and what it compares."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.explain import main
+from profiling.trace.redact import redact
+from tests.synthetic_trace import Synthetic, eager, replayed
+from variants.errors import UserError
+
+FILE_KEYS = [
+    *("file", "reading", "rule", "gpu_events", "kernels", "launch_calls", "graph_launch_calls"),
+    *("gpu_events_without_call", "devices", "step_source", "steps", "prediction", "warnings"),
+]
+STEP_KEYS = ["name", "wall_us", "kernel_launch_calls", "graph_launch_calls", "parts_us", "devices"]
+DEVICE_KEYS = ["span_us", "busy_us", "idle_us", "longest_gap_us", "idle_split_us"]
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def answer(capsys, *arguments: object) -> dict:
+    assert main([*map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_json_has_the_promised_shape(tmp_path, capsys) -> None:
+    made = eager(steps=3)
+    entry = answer(capsys, made.write(tmp_path / "t.json.gz"))["files"][0]
+    assert [key for key in entry if key in FILE_KEYS] == FILE_KEYS
+    assert entry["file"] == "t.json.gz"
+    assert (entry["gpu_events"], entry["kernels"], entry["launch_calls"]) == (30, 30, 30)
+    assert set(DEVICE_KEYS) <= set(entry["devices"]["0"])
+    assert set(entry["devices"]["0"]["idle_split_us"]) == {
+        "before_call",
+        "during_call",
+        "after_call",
+        "unknown",
+    }
+    assert len(entry["steps"]) == 3
+    for step in entry["steps"]:
+        assert set(STEP_KEYS) <= set(step)
+        assert sum(step["parts_us"].values()) == pytest.approx(step["interval_us"])
+        assert step["devices"]["0"]["kernels"] == 10
+        assert {"kernels", "busy_us", "gpu_span_us"} <= set(step["devices"]["0"])
+    assert entry["reading"] == "launch-bound"
+    assert entry["prediction"]["replay_us"]["low"] < entry["prediction"]["step_us"]
+
+
+def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    made = eager()
+    for event in made.events:
+        if event["cat"] == "kernel":
+            event["name"] = "void at::native::" + "a_long_name_" * 20 + event["name"]
+    a = made.write(tmp_path / "a_long_file_name_of_a_trace_that_somebody_sent.json")
+    b = replayed().write(tmp_path / "b.json")
+    assert main([str(a), "--against", str(b)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 80
+    text = "\n".join(lines)
+    for expected in (
+        "launch-bound",
+        "host had not issued",
+        "predicted step as one graph replay",
+        "longest gaps",
+    ):
+        assert expected in text
+
+
+def test_several_files_give_one_table(tmp_path, capsys) -> None:
+    paths = [made.write(tmp_path / f"{n}.json") for n, made in enumerate([eager(), replayed(), Synthetic()])]
+    assert main([*map(str, paths)]) == 0
+    table = capsys.readouterr().out.split("replay us")[-1]
+    assert "launch-bound" in table and "no device events" in table
+    names = [entry["file"] for entry in answer(capsys, *paths)["files"]]
+    assert names == ["0.json", "1.json", "2.json"]
+
+
+def test_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
+    (tmp_path / "b").mkdir()
+    paths = [eager().write(tmp_path / "t.json"), replayed().write(tmp_path / "b" / "t.json")]
+    assert [entry["file"] for entry in answer(capsys, *paths)["files"]] == [str(p) for p in paths]
+
+
+def with_secrets() -> Synthetic:
+    made = eager()
+    made.event("python_function", "/home/secret/model.py(12): forward", 1_000_000, 1_200_000)
+    made.op("mylib::/home/secret/kernel.py:12", 1_000_100, 1_000_200)
+    made.step(1_000_300, 1_000_400, "customer secret")
+    for event in made.events:
+        event.setdefault("args", {})["Input Dims"] = "secret"
+    return made
+
+
+@pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
+def test_a_redacted_trace_reads_the_same_and_tells_nothing(tmp_path, capsys, name) -> None:
+    original = with_secrets().write(tmp_path / "secret.json")
+    first = answer(capsys, original, "--redact", tmp_path / name)["files"][0]
+    second = answer(capsys, tmp_path / name)["files"][0]
+    import gzip
+
+    data = (tmp_path / name).read_bytes()
+    text = gzip.decompress(data) if name.endswith("gz") else data
+    for word in (b"secret", b"/home", b"host_name", b"Input Dims"):
+        assert word not in text
+    for entry in (first, second):
+        entry.pop("file")
+        entry["top"] = [row["self_us"] for row in entry["top"]["host_ops"]]
+    assert first == second
+
+
+def test_own_step_marks_keep_their_names(tmp_path, capsys) -> None:
+    made = eager()
+    for event in made.events:
+        event["name"] = event["name"].replace("ProfilerStep#", "my private loop ")
+    original = made.write(tmp_path / "t.json")
+    first = answer(capsys, original, "--step", "my private loop", "--redact", tmp_path / "r.json")
+    second = answer(capsys, tmp_path / "r.json", "--step", "my private loop")
+    assert first["files"][0]["steps"] == second["files"][0]["steps"]
+
+
+def test_exact_times_survive_redaction(tmp_path) -> None:
+    made = Synthetic(numbers="text")
+    made.launch(
+        (1_712_195_495_505_582_988, 1_712_195_495_505_592_988),
+        (1_712_195_495_505_600_001, 1_712_195_495_505_600_003),
+    )
+    from profiling.trace import load
+
+    source = made.write(tmp_path / "t.json")
+    source.write_text(source.read_text().replace('"ts": "', '"ts": ').replace('", "dur"', ', "dur"'))
+    redact(source, tmp_path / "r.json")
+    assert load(tmp_path / "r.json").events["ts_ns"].tolist() == load(source).events["ts_ns"].tolist()
+    assert load(source).events["ts_ns"].tolist()[1] == 1_712_195_495_505_600_001
+
+
+def test_redaction_does_not_replace_the_trace(tmp_path) -> None:
+    path = eager().write(tmp_path / "t.json")
+    before = path.read_bytes()
+    with pytest.raises(UserError, match="another name"):
+        redact(path, path)
+    with pytest.raises(UserError, match="cannot be written"):
+        redact(path, tmp_path / "nowhere" / "t.json")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("this", "against", "said"), [(replayed, eager, "removed"), (eager, replayed, "added")]
+)
+def test_launches_removed_from_the_same_work_are_seen(tmp_path, capsys, this, against, said) -> None:
+    a, b = this().write(tmp_path / "a.json"), against().write(tmp_path / "b.json")
+    found = answer(capsys, a, "--against", b)
+    assert found["comparison"]["finding"].startswith(f"same device work, launches {said}")
+    assert found["comparison"]["kernels"] == []
+    assert len(found["files"]) == 2
+
+
+def test_kernels_that_appeared_vanished_and_changed(tmp_path, capsys) -> None:
+    made = eager()
+    for event in made.events:
+        if event["name"] == "kernel_1":
+            event["name"] = "fused"
+        if event["name"] == "kernel_2":
+            event["dur"] *= 2
+    found = answer(capsys, made.write(tmp_path / "a.json"), "--against", eager().write(tmp_path / "b.json"))
+    changes = {row["name"]: row["change"] for row in found["comparison"]["kernels"]}
+    assert changes == {"fused": "appeared", "kernel_1": "vanished", "kernel_2": "slower"}
+    assert found["comparison"]["finding"].startswith("different device work: 20%")
+
+
+def test_the_report_has_a_picture_per_file(tmp_path, capsys) -> None:
+    paths = [eager().write(tmp_path / "a.json"), Synthetic().write(tmp_path / "empty.json")]
+    out = tmp_path / "out"
+    found = answer(capsys, *paths, "--out", out)
+    report = (out / "report.md").read_text()
+    assert "launch-bound" in report and "figures/step_1.png" in report and "figures/step_2.png" not in report
+    assert (out / "figures" / "step_1.png").stat().st_size > 5_000
+    assert json.loads((out / "explain.json").read_text()) == found
+    assert sorted(p.name for p in out.iterdir()) == ["explain.json", "figures", "report.md"]
+
+
+def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:
+    made = Synthetic()
+    made.step(0, 900_000)
+    for at in (0, 400_000):
+        made.launch((at + 10_000, at + 12_000), (at + 13_000, at + 20_000))
+    made.op("aten::outer", 25_000, 390_000)
+    made.op("aten::item", 30_000, 380_000)
+    made.event("python_function", "model.py(1): main", 0, 900_000)
+    made.event("python_function", "model.py(7): sample", 21_000, 395_000)
+    gap = answer(capsys, made.write(tmp_path / "t.json"))["files"][0]["top"]["gaps"][1]
+    assert (gap["op"], gap["frame"], gap["call"]) == ("aten::item", "model.py(7): sample", None)
+    assert gap["waited_for"] == "before_call"
+    assert gap["length_us"] == pytest.approx(393)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["missing.json"], "cannot be read"),
+        (["a.json", "--step", "nothing"], "nothing is named like"),
+        (["a.json", "a.json", "--against", "a.json"], "--against"),
+        (["a.json", "a.json", "--redact", "b.json"], "--redact"),
+        (["a.json", "--top", "-1"], "--top"),
+        (["a.json", "--redact", "a.json"], "another name"),
+        (["broken.json"], "byte"),
+        (["a.json", "--out", "a.json"], "cannot be written"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said) -> None:
+    eager().write(tmp_path / "a.json")
+    (tmp_path / "broken.json").write_text("nonsense")
+    before = sorted(tmp_path.iterdir())
+    command = [sys.executable, "-m", "experiments.explain", *arguments]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert said in done.stderr and len(done.stderr.strip().splitlines()) == 1, done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+@pytest.mark.parametrize("module", ["reports.explain", "experiments.explain", "profiling.explain"])
+def test_nothing_of_it_needs_torch(module) -> None:
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
