@@ -16,6 +16,7 @@ from profiling.phases import add_phases
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.one_launch import OneLaunch
+from variants.requirements import compiles
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
@@ -32,7 +33,7 @@ def activities(device: torch.device) -> list[ProfilerActivity]:
 
 def traced_decoder(decoder: Decoder, slots: int) -> Decoder:
     """The decoder to trace. Code compiled for the CPU shows its kernels only when built with their marks."""
-    if not decoder.variant.executor.startswith("compiled") or decoder.model.device.type != "cpu":
+    if not compiles(decoder.variant) or decoder.model.device.type != "cpu":
         return decoder
     with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
         marked = Decoder(

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from variants.aoti import compile_step
 from variants.cuda_graph import capture
 from variants.tape import record
 
@@ -80,6 +81,23 @@ def _with_own_code(step: Step) -> Step:
     return types.MethodType(own, step.__self__)
 
 
+class Aot:
+    """AOTInductor: a compiled library, kept between runs, with no Python in the step."""
+
+    def __init__(self) -> None:
+        self.log: list[WarmUp] = []
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> Artefact:
+        start = time.perf_counter()
+        artefact = compile_step(step, token)
+        for _ in range(TRIAL_STEPS):
+            artefact()
+            restore()
+        size = {"library": artefact.package.stat().st_size}
+        self.log.append(WarmUp(time.perf_counter() - start, size))
+        return artefact
+
+
 class OpTape:
     """The recorded ATen operations of one step, replayed without the model's code."""
 
@@ -112,6 +130,8 @@ class Graphed:
 EXECUTORS: dict[str, Callable[[], Executor]] = {
     "eager": Eager,
     "compiled": Compiled,
+    "compiled, C++ wrapper": lambda: Compiled(cpp_wrapper=True),
+    "AOTInductor": Aot,
     "compiled in a CUDA graph": lambda: Graphed(Compiled()),
     "op tape": OpTape,
     "CUDA graph": lambda: Graphed(Eager()),

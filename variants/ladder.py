@@ -38,6 +38,12 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         sdpa.then("nomask", "the stored mask table; computes its row instead", mask="computed"),
         sdpa.then("hugepages", "most TLB misses while reading the weights", pages="huge"),
         compiled,
+        sdpa.then(
+            "compile-cpp",
+            "most Python and dispatch, small ops by fusion, and the Python between the compiled kernels",
+            executor="compiled, C++ wrapper",
+        ),
+        sdpa.then("aoti", "all Python, and small ops by fusion", executor="AOTInductor"),
         sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor="op tape"),
         sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor="CUDA graph"),
         compiled.then(

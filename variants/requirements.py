@@ -31,6 +31,8 @@ def why_no_compiled_graph(device: str) -> str | None:
 # (slot, filling) -> the check it must pass
 REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("executor", "compiled"): why_no_compiler,
+    ("executor", "compiled, C++ wrapper"): why_no_compiler,
+    ("executor", "AOTInductor"): why_no_compiler,
     ("executor", "compiled in a CUDA graph"): why_no_compiled_graph,
     ("executor", "CUDA graph"): why_no_graph,
     ("pages", "huge"): why_no_huge_pages,
@@ -48,4 +50,4 @@ def why_not(variant: Variant, device: str) -> str | None:
 
 def compiles(variant: Variant) -> bool:
     """Whether building this variant runs a compiler for many seconds."""
-    return variant.executor.startswith("compiled")
+    return variant.executor.startswith("compiled") or variant.executor == "AOTInductor"

@@ -16,7 +16,15 @@ SLOTS: dict[str, tuple[str, ...]] = {
     "attention": ("written out", "fused"),
     "precision": ("float64", "float32", "bfloat16", "int8", "int4"),
     "pages": ("default", "huge"),
-    "executor": ("eager", "compiled", "compiled in a CUDA graph", "op tape", "CUDA graph"),
+    "executor": (
+        "eager",
+        "compiled",
+        "compiled, C++ wrapper",
+        "compiled in a CUDA graph",
+        "AOTInductor",
+        "op tape",
+        "CUDA graph",
+    ),
     "body": ("modules", "one launch"),
 }
 

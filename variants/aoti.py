@@ -1,0 +1,97 @@
+"""Executor AOTInductor: the step exported, compiled to a library, and run without Python inside.
+
+Compiled once per graph, machine, compiler and torch version, and kept (`variants.build_cache`): exporting
+takes seconds, compiling a minute. The library holds no weights. It is given the model's own tensors, in
+place, and so serves any weights of the same shape.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from variants import build_cache
+from variants.bodies import Modules
+
+Step = Callable[[Tensor], Tensor]
+PACKAGE = "step.pt2"
+OPTIONS = {"aot_inductor.package_constants_in_so": False}
+
+
+@dataclass
+class AotStep:
+    """A loaded library with all that it points to; calling it runs one step and returns the logits [B,V]."""
+
+    loader: Any
+    inputs: list[Tensor]
+    weights: dict[str, Tensor]  # the library keeps bare pointers to them
+    package: Path
+
+    def __call__(self) -> Tensor:
+        logits: Tensor = self.loader.run(self.inputs)[0]
+        return logits
+
+
+def compile_step(step: Step, token: Tensor) -> AotStep:
+    """An artefact equal to `step(token)` over the same buffers."""
+    assert isinstance(step, types.MethodType) and isinstance(step.__self__, Modules)
+    body = step.__self__
+    inputs = (token, _tensors(body.cache), _tensors(body.mask))
+    with torch.no_grad():
+        exported = torch.export.export(_Pure(body), inputs, strict=False)
+    # a build that marks its kernels for the profiler is another one
+    marks = f"kernel profile: {torch._inductor.config.cpp.enable_kernel_profile}"
+    package = build_cache.folder("aoti", str(exported), str(OPTIONS), marks) / PACKAGE
+    if not package.exists():
+        _build(exported, package)
+    loader = torch._inductor.aoti_load_package(str(package)).loader
+    weights = {name: exported.state_dict[name] for name in loader.get_constant_fqns()}
+    loader.load_constants(weights, use_inactive=False, check_full_update=True, user_managed=True)
+    return AotStep(loader, tree_leaves(inputs), weights, package)
+
+
+class _Pure(nn.Module):
+    """The step as a function of every tensor that it reads or writes but the weights, which are its own."""
+
+    def __init__(self, body: Modules) -> None:
+        super().__init__()
+        self.model = body.model
+        self.body = body
+
+    def forward(self, token: Tensor, cache: dict[str, Any], mask: dict[str, Any]) -> Tensor:
+        """token int64 [B,1] and the tensors of cache and mask by attribute -> logits [B,V]."""
+        with _holding(self.body.cache, cache), _holding(self.body.mask, mask):
+            return self.body.step(token)
+
+
+def _tensors(owner: object) -> dict[str, Any]:
+    """Its tensors and lists of tensors, by attribute."""
+    return {name: value for name, value in vars(owner).items() if isinstance(value, Tensor | list)}
+
+
+@contextmanager
+def _holding(owner: object, tensors: dict[str, Any]) -> Iterator[None]:
+    own = _tensors(owner)
+    vars(owner).update(tensors)
+    try:
+        yield
+    finally:
+        vars(owner).update(own)
+
+
+def _build(exported: ExportedProgram, package: Path) -> None:
+    package.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
+        made = Path(scratch) / PACKAGE
+        torch._inductor.aoti_compile_and_package(exported, package_path=str(made), inductor_configs=OPTIONS)
+        made.replace(package)
