@@ -64,7 +64,8 @@ def batch_rows(measured: Measured) -> int | None:
     if not predicted:
         return None
     first = predicted[str(measured.contexts[0])]
-    return max(1, int(first["memory_ms"] / first["arithmetic_ms"]) * measured.record["workload"]["batch"])
+    batch: int = measured.record["workload"]["batch"]
+    return batch * max(1, int(first["memory_ms"] / first["arithmetic_ms"]))
 
 
 def _measured(measured: Measured, best: str, precision: str | None) -> list[Advice]:

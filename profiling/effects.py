@@ -103,10 +103,12 @@ class Expectation:
         return not self.ratio.contains(1.0) and abs(self.ratio.mid - 1) > self.noise
 
     @property
-    def as_expected(self) -> bool | None:
+    def outcome(self) -> str:
         if self.moved is None or self.ratio is None:
-            return None
-        return (self.moved and self.ratio.mid < 1) if self.matters else not self.moved
+            return "unknown"
+        if self.moved == self.matters and (not self.moved or self.ratio.mid < 1):
+            return "as expected"
+        return "against expectation" if self.moved else "not seen"
 
 
 def effects(measured: Measured) -> list[Effect]:
@@ -184,9 +186,11 @@ def unstable(measured: Measured, name: str, context: int) -> bool:
     return spread is not None and spread > UNSTABLE
 
 
-def readings_agree(measured: Measured, name: str) -> bool | None:
-    """Whether the two readings of the excess, at full size and narrow, can be the same number."""
+def compare_readings(measured: Measured, name: str) -> str | None:
+    """Which reading of the excess is larger, `full` size or `narrow`; `same` where their intervals meet."""
     full, narrow = measured.excess_full(name), measured.excess_narrow(name)
     if full is None or narrow is None:
         return None
-    return full.low <= narrow.high and narrow.low <= full.high
+    if full.low <= narrow.high and narrow.low <= full.high:
+        return "same"
+    return "full" if full.mid > narrow.mid else "narrow"

@@ -37,13 +37,13 @@ class Measured:
         self.samples = pd.DataFrame(
             samples, columns=["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
         )
+        self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
         self.floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
         self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
 
     def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
         """What was timed of one variant at one context; at full size unless a width is given."""
-        s = self.samples
-        return s[(s.variant == variant) & (s.context == context) & (s.width == (width or self.width))]
+        return self._visits.get((variant, context, width or self.width), self.samples.iloc[:0])
 
     def single_steps(self, variant: str, context: int) -> NDArray[np.float64]:
         """All steps of all rounds, ms."""
@@ -154,18 +154,21 @@ class Measured:
     def page_floors(self) -> list[dict[str, Any]]:
         """Memory floor on both page sizes: one row per number of bytes, full-size steps only, ms."""
         entries = self.record["variants"].values()
-        sizes = {p["bytes"] for entry in entries for p in entry.get("prediction", {}).values()}
+        sizes: dict[int, set[int]] = {}
+        for entry in entries:
+            for n, predicted in entry.get("prediction", {}).items():
+                sizes.setdefault(predicted["bytes"], set()).add(int(n))
         rows = []
-        for size in sorted(sizes & set(self.floors.bytes)):
+        for size in sorted(set(sizes) & set(self.floors.bytes)):
             default, huge = self.reads(size, "default"), self.reads(size, "huge")
-            row = {"bytes": size, "ratio": self.ratio(default, huge)}
+            row = {"bytes": size, "contexts": sizes[size], "ratio": self.ratio(default, huge)}
             for pages, ms in (("default", _median(default)), ("huge", _median(huge))):
                 row |= {f"{pages}_ms": ms, f"{pages}_gb_per_s": None if ms is None else size / ms / 1e6}
             rows.append(row)
         return rows
 
     def replay_outcome(self, predicted: Record) -> dict[str, Any] | None:
-        """A stored prediction of the replay beside the replay that was measured, ms."""
+        """A stored prediction of the replay (low, mid, high) beside the measured (p5, median, p95), ms."""
         children = [n for n, e in self.record["variants"].items() if e["parent"] == predicted["from"]]
         name = next((n for n in REPLAYS if n in children and self.has_times(n)), None)
         if name is None or not predicted.get("replay_us"):
@@ -174,9 +177,11 @@ class Measured:
         steps = self.single_steps(name, self.contexts[0])
         p5, median, p95 = np.quantile(steps, [0.05, 0.5, 0.95]).tolist()
         return {
-            **{"variant": name, "low_ms": low, "mid_ms": mid, "high_ms": high},
-            **{"p5_ms": p5, "median_ms": median, "p95_ms": p95},
-            **{"ratio": median / mid, "inside": low <= median <= high},
+            "variant": name,
+            "predicted_ms": (low, mid, high),
+            "measured_ms": (p5, median, p95),
+            "ratio": median / mid,
+            "inside": low <= median <= high,
         }
 
     def ladder(self) -> list[dict[str, Any]]:
@@ -228,3 +233,13 @@ class Measured:
 
 def _median(values: pd.Series) -> float | None:
     return float(values.median()) if len(values) else None
+
+
+def closest_check(gate: Record) -> dict[str, Any] | None:
+    """The check of a gate result whose error came closest to what is allowed; None where none has errors."""
+    compared = [check for check in gate["checks"] if check.get("rms") is not None]
+    return max(
+        compared,
+        key=lambda check: max(check["rms"] / check["allowed_rms"], check["max"] / check["allowed_max"]),
+        default=None,
+    )

@@ -18,7 +18,7 @@ from profiling.attribution import HOST, Attribution, attribute, cpu
 from profiling.metrics import REPLAYS
 from profiling.reading import main_device
 from profiling.record import RunFolder
-from profiling.trace import Steps, Trace, load, steps
+from profiling.trace import Trace, load, steps
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
 from variants.ladder import BASELINE

@@ -22,7 +22,7 @@ from profiling.record import RunFolder, write_atomically
 from profiling.timeline import timeline
 from profiling.verdict import verdict
 from reports.content import Block, Figure, Section, Study, Timeline
-from reports.figures import inline_svg, png, svg
+from reports.drawing import for_page, png, svg
 from reports.sections import sections
 from variants.errors import UserError
 
@@ -47,9 +47,10 @@ def build(path: Path) -> None:
         inline = {}
         for figure in _figures(made):
             drawing = figure.draw()
-            write_atomically(path / "figures" / f"{figure.name}.svg", svg(drawing).encode())
+            picture = svg(drawing)
+            write_atomically(path / "figures" / f"{figure.name}.svg", picture.encode())
             write_atomically(path / "figures" / f"{figure.name}.png", png(drawing))
-            inline[figure.name] = inline_svg(drawing, figure.name)
+            inline[figure.name] = for_page(picture, figure.name)
         title = _title(run)
         environment = _environment()
         for name, more in (("report.md", {}), ("report.html", {"inline": inline})):

@@ -93,7 +93,8 @@ class Study:
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
-        return self.record.get("variants", {})
+        found: dict[str, dict[str, Any]] = self.record.get("variants", {})
+        return found
 
     @property
     def timed(self) -> list[str]:
@@ -112,7 +113,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return UNKNOWN
     if value == 0:
         return "0"
-    magnitude = len(f"{abs(value):.0f}") if abs(value) >= 1 else _leading_zeros(abs(value))
+    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(abs(value))
     return f"{value:,.{max(0, digits - magnitude)}f}".replace(",", "")
 
 

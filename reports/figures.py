@@ -1,39 +1,32 @@
-"""The report's pictures. They draw what they are given and compute nothing.
-
-800 px wide, so that a README shows them as they are; Okabe and Ito's colours, which colour-blind readers can
-tell apart, in an order that differs in brightness too.
-"""
+"""The report's pictures. They draw what they are given and compute nothing."""
 
 from __future__ import annotations
 
-import functools
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ParamSpec
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from profiling.stats import Interval
-
-WIDTH_IN, PNG_DPI = 8.0, 200  # an SVG's inch is 72 points, which a page shows as 100 px of 800
-INK, LINE, PAPER = "#1f2328", "#d1d9e0", "#ffffff"
-BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#56B4E9",
-    "#D55E00",
-    "#CC79A7",
-    "#C9B800",
-    "#8C959F",
+from reports.drawing import (
+    BLUE,
+    GREEN,
+    GREY,
+    INK,
+    MARKERS,
+    ORANGE,
+    PAPER,
+    PURPLE,
+    SERIES,
+    SKY,
+    VERMILION,
+    WIDTH_IN,
+    styled,
 )
-SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
-MARKERS = "osD^vPX"
+
 KIND_COLOURS = {
     **dict.fromkeys(("compute", "busy", "kernel"), BLUE),
     **dict.fromkeys(("overhead", "gap_during_call", "during_call"), ORANGE),
@@ -43,34 +36,7 @@ KIND_COLOURS = {
     **dict.fromkeys(("memcpy", "memset", "tail", "sync"), PURPLE),
     **dict.fromkeys(("unknown", "gap_unknown"), GREY),
 }
-STYLE = {
-    "font.size": 9,
-    "axes.titlesize": 9,
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": LINE,
-    "grid.linewidth": 0.6,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "legend.frameon": False,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "decode-floor",
-}
-P = ParamSpec("P")
-
-
-def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    @functools.wraps(draw)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Figure:
-        with matplotlib.rc_context(STYLE):
-            return draw(*args, **kwargs)
-
-    return wrapped
+HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
 
 
 @styled
@@ -188,9 +154,6 @@ def price(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> Figure:
     return figure
 
 
-HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
-
-
 @styled
 def timeline(data: Mapping[str, Any]) -> Figure:
     """See `profiling.timeline`; all steps on one time axis."""
@@ -248,38 +211,3 @@ def _line(number: int) -> dict[str, Any]:
 
 def _ms(value: float) -> str:
     return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
-
-
-def png(figure: Figure) -> bytes:
-    """A picture for Markdown, on white."""
-    out = io.BytesIO()
-    figure.savefig(out, format="png", dpi=PNG_DPI, facecolor=PAPER, metadata={"Software": None})
-    return out.getvalue()
-
-
-def svg(figure: Figure, transparent: bool = False) -> str:
-    """A picture as a file, on white; the same figure always gives the same text."""
-    out = io.StringIO()
-    with matplotlib.rc_context(STYLE):
-        metadata = {"Date": None, "Creator": None}
-        figure.savefig(
-            out, format="svg", dpi=PNG_DPI, transparent=transparent, facecolor=PAPER, metadata=metadata
-        )
-    return out.getvalue()
-
-
-def inline_svg(figure: Figure, name: str) -> str:
-    """A picture inside a page: its ink follows the page's colours, its ids are its own."""
-    text = svg(figure, transparent=True)
-    text = text[text.index("<svg") :]
-    text = re.sub(
-        r'(<svg[^>]*?) width="[^"]*"',
-        r"\1",
-        re.sub(r'(<svg[^>]*?) height="[^"]*"', r"\1", text, count=1),
-        count=1,
-    )
-    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
-    text = re.sub(r'(id="|href="#|url\(#)', rf"\g<1>{name}-", text)
-    for colour, variable in ((INK, "ink"), (LINE, "line"), (PAPER, "paper")):
-        text = re.sub(colour, f"var(--{variable})", text, flags=re.I)
-    return text

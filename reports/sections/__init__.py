@@ -11,8 +11,9 @@ from reports.content import Section, Study
 from reports.sections.about import environment, not_measured, reproduce, traces, warnings
 from reports.sections.answer import answer, next_steps
 from reports.sections.cost import drift, gate, price
-from reports.sections.floor import excess, memory_floor, parts, prediction, replay, timeline
+from reports.sections.floor import excess, memory_floor, prediction, replay
 from reports.sections.ladder import context, effects, expectations, ladder
+from reports.sections.parts import parts, timeline
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     answer,

@@ -56,12 +56,13 @@ def environment(study: Study) -> Section | None:
         [
             "model",
             f"{model['name']}, {model['precision']}: {model['n_layer']} layers, width {model['n_embd']}, "
-            f"{model['n_head']} heads ({model['n_kv_head']} for keys and values), vocabulary {model['vocab_size']}",
+            f"{model['n_head']} heads ({model['n_kv_head']} for keys and values), vocabulary "
+            f"{model['vocab_size']}",
         ],
         [
             "workload",
-            f"batch {workload['batch']}, {workload['rounds']} rounds, {workload['steps']} timed steps per visit after "
-            f"{workload['settle']} settling ones, seed {workload['seed']}",
+            f"batch {workload['batch']}, {workload['rounds']} rounds, {workload['steps']} timed steps per "
+            f"visit after {workload['settle']} settling ones, seed {workload['seed']}",
         ],
         ["started", f"{study.record['started']}, finished {study.record.get('finished', 'never')}"],
     ]
@@ -91,8 +92,9 @@ def traces(study: Study) -> Section | None:
         "How to open the traces",
         [
             Text(
-                f"`traces/` holds {joined(study.traces)}. They open in the Perfetto UI, in `chrome://tracing` and in "
-                "TensorBoard's profiler plugin; a local viewer that needs no network:"
+                f"`traces/` holds {joined(study.traces)}. They open in the Perfetto UI, in "
+                "`chrome://tracing` and in TensorBoard's profiler plugin; a local viewer that needs no "
+                "network:"
             ),
             Code(f"python -m experiments.view {study.folder}"),
         ],

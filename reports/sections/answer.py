@@ -8,12 +8,12 @@ from profiling.verdict import Numbers
 from reports.content import Block, Bullets, Section, Study, Table, Text, interval, number
 
 RULES = (
-    "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, "
-    "and the drop is beyond the noise",
+    "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, and "
+    "the drop is beyond the noise",
     "**REFUTED**: the drop's upper bound is below a tenth of g, or g is below a tenth of the excess",
     "**PARTLY**: the drop is beyond the noise, and neither of the above holds",
-    "**INCONCLUSIVE**: the gate, the trace or the A/A test failed, the excess's interval contains 0, "
-    "or the intervals decide nothing",
+    "**INCONCLUSIVE**: the gate, the trace or the A/A test failed, the excess's interval contains 0, or "
+    "the intervals decide nothing",
 )
 FOR_MANAGERS = {
     "CONFIRMED": "Yes: most of what can be saved in a step is the launching of its many small operations",
@@ -25,7 +25,8 @@ FOR_MANAGERS = {
 
 
 def answer(study: Study) -> Section:
-    judged, blocks = study.judged, []
+    judged = study.judged
+    blocks: list[Block] = []
     if study.record["status"] != "complete":
         blocks.append(
             Text("**This run is incomplete**: it was interrupted, and what it had not measured is missing.")
@@ -49,8 +50,9 @@ def _gain(study: Study) -> str:
     step, before = row["steps"][study.short], base["steps"][study.short]
     read = row["memory_floor_ms"]
     return (
-        f" The fastest proven variant, `{best}`, needs {number(step['median'])} ms per token where plain cached "
-        f"decoding (`cat`) needs {number(before['median'])} ms; reading what a step must read takes {number(read)} ms."
+        f" The fastest proven variant, `{best}`, needs {number(step['median'])} ms per token where plain "
+        f"cached decoding (`cat`) needs {number(before['median'])} ms; reading what a step must read takes "
+        f"{number(read)} ms."
     )
 
 
@@ -60,9 +62,10 @@ def _check(study: Study) -> str:
         return f"{judged.rule}."
     n = judged.numbers
     return (
-        f"removing the launches (`{judged.parent}` → `{judged.replay}`) took {interval(n.drop)} ms off the step at "
-        f"context {study.short}; the gap that it could close is g = {interval(n.gap)} ms, the excess over the memory "
-        f"floor {interval(n.excess)} ms, the run's noise {number(n.noise)} ms. Hence: {judged.rule}."
+        f"removing the launches (`{judged.parent}` → `{judged.replay}`) took {interval(n.drop)} ms off the "
+        f"step at context {study.short}; the gap that it could close is g = {interval(n.gap)} ms, the excess "
+        f"over the memory floor {interval(n.excess)} ms, the run's noise {number(n.noise)} ms. Hence: "
+        f"{judged.rule}."
     )
 
 
@@ -109,8 +112,8 @@ def next_steps(study: Study) -> Section | None:
     if rows_at_once is not None and rows_at_once > 1:
         blocks.append(
             Text(
-                f"For throughput rather than latency: by the measured ceilings one read of the weights can serve "
-                f"about {rows_at_once} rows before arithmetic takes as long as the read (`--batch`)."
+                "For throughput rather than latency: by the measured ceilings one read of the weights can "
+                f"serve about {rows_at_once} rows before arithmetic takes as long as the read (`--batch`)."
             )
         )
     return Section("What to try next on this machine", blocks)

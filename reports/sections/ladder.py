@@ -8,10 +8,10 @@ from profiling.effects import effects as measured_effects
 from profiling.effects import expectations as measured_expectations
 from profiling.effects import unstable
 from reports import figures
-from reports.content import Figure, Section, Study, Table, Text, code, interval, number, percent
+from reports.content import Block, Figure, Section, Study, Table, Text, code, interval, number, percent
+from reports.sections.cost import GATES
 
 UNSTABLE_MARK = " †"
-GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
 
 
 def ladder(study: Study) -> Section | None:
@@ -27,9 +27,10 @@ def ladder(study: Study) -> Section | None:
         ],
         text_columns=3,
     )
-    blocks = [
+    blocks: list[Block] = [
         Text(
-            "Step in ms, one device sync per step: **median / p95 / p99** of single steps, by tokens in the cache."
+            "Step in ms, one device sync per step: **median / p95 / p99** of single steps, by tokens in the "
+            "cache."
         ),
         steps,
     ]
@@ -72,8 +73,8 @@ def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
     quickest = min(bars, key=lambda bar: bar[1])
     alt = (
         f"Bars of the median step at context {study.short} for {len(bars)} variants, from {slowest[0]} with "
-        f"{number(slowest[1])} ms down to {quickest[0]} with {number(quickest[1])} ms, each with a mark at the memory "
-        f"floor of its own bytes, {number(quickest[2])} ms for {quickest[0]}."
+        f"{number(slowest[1])} ms down to {quickest[0]} with {number(quickest[1])} ms, each with a mark at "
+        f"the memory floor of its own bytes, {number(quickest[2])} ms for {quickest[0]}."
     )
     caption = f"Median step at context {study.short} against the memory floor of the same bytes."
     return Figure("ladder", alt, caption, lambda: figures.ladder(bars, study.short))
@@ -107,12 +108,12 @@ def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Text]:
     how = (
         "The last column is the step pipelined, with one sync at the end of a visit; all others are latency."
         if named
-        else "All steps are latency, one sync each: on a CPU a step is done when its call returns, so there is no "
-        "pipelined time beside it."
+        else "All steps are latency, one sync each: on a CPU a step is done when its call returns, so "
+        "there is no pipelined time beside it."
     )
     note = (
-        f"At context {context}; ratios are means over rounds with their 95 % interval. TTFT: prefill of {prompt} tokens "
-        f"with the first token. {how}"
+        f"At context {context}; ratios are means over rounds with their 95 % interval. TTFT: prefill of "
+        f"{prompt} tokens with the first token. {how}"
     )
     return [Text(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
 
@@ -126,17 +127,18 @@ def effects(study: Study) -> Section | None:
             code(e.variant),
             e.removes,
             interval(e.removed),
+            number(e.noise),
             e.found,
             percent(e.share) if e.share is not None else "",
             interval(e.left),
         ]
         for e in found
     ]
-    noise = next((e.noise for e in found if e.noise is not None), None)
     heads = [
         "rung",
         "should remove",
         "removed, ms",
+        "noise, ms",
         "found",
         "share of the parent's excess",
         "excess left, ms",
@@ -145,9 +147,10 @@ def effects(study: Study) -> Section | None:
         "What each rung removed",
         [
             Text(
-                f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. The baseline "
-                f"against itself strays by up to {number(noise)} ms here; smaller effects are not claimed. A share is "
-                "given for what was found, where the parent's excess is measurably above 0."
+                f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. "
+                "Nothing smaller than the noise is claimed, which is how far the baseline strays from "
+                "itself. A share is given for what was found, where the parent's excess is measurably above "
+                "0."
             ),
             Table(heads, rows, text_columns=2),
         ],
@@ -155,7 +158,6 @@ def effects(study: Study) -> Section | None:
 
 
 QUANTITIES = {"short": "step at context {short}", "long": "step at context {long}", "ttft": "TTFT"}
-OUTCOMES = {True: "as expected", False: "**not as expected**", None: "unknown"}
 
 
 def expectations(study: Study) -> Section | None:
@@ -168,7 +170,7 @@ def expectations(study: Study) -> Section | None:
             code(e.variant),
             QUANTITIES[e.quantity].format(**at),
             f"{'faster' if e.matters else 'no change'}: {e.why}",
-            OUTCOMES[e.as_expected],
+            e.outcome,
             interval(e.ratio),
             percent(e.noise),
         ]
@@ -178,8 +180,9 @@ def expectations(study: Study) -> Section | None:
         "Where rungs should matter and where not",
         [
             Text(
-                "Ratio of the rung to its parent; it counts as a change when its interval excludes 1 and it is larger "
-                "than the A/A noise of the same quantity. A small effect that hides in the noise reads as not as expected."
+                "Ratio of the rung to its parent; it counts as a change when its interval excludes 1 and it "
+                "is larger than the noise, the A/A deviation of the same quantity. Not seen: too small for "
+                "this run."
             ),
             Table(["rung", "quantity", "should be", "is", "ratio to parent", "noise"], rows, text_columns=4),
         ],
@@ -203,15 +206,17 @@ def context(study: Study) -> Section | None:
         [code(name), *(str(study.variants[name]["slots"][str(n)]) for n in contexts)] for name in study.timed
     ]
     alt = (
-        f"Lines of the median step over the tokens in the cache, {contexts[0]} to {contexts[-1]}, one line per variant, "
-        "with the memory floor below; a decoder without a cache rises steeply, the others stay nearly flat."
+        f"Lines of the median step over the tokens in the cache, {contexts[0]} to {contexts[-1]}, one line "
+        "per variant, with the memory floor below; a decoder without a cache rises steeply, the others stay "
+        "nearly flat."
     )
     return Section(
         "Step over context",
         [
             Figure("context", alt, "Median step over context.", lambda: figures.context(curves, floors)),
             Text(
-                "Slots that a step attends over, which is what it costs: a step of fixed shape attends over its bucket."
+                "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
+                "its bucket."
             ),
             Table(["variant", *(f"context {n}" for n in contexts)], rows),
         ],
