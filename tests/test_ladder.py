@@ -21,7 +21,11 @@ def test_every_rung_is_one_slot_from_its_parent(precision: str) -> None:
         if variant.parent is not None:
             changed = [slot for slot in SLOTS if variant.slot(slot) != variant.parent.slot(slot)]
             assert len(changed) == 1
-            assert variant.difference == (changed[0], variant.parent.slot(changed[0]), variant.slot(changed[0]))
+            assert variant.difference == (
+                changed[0],
+                variant.parent.slot(changed[0]),
+                variant.slot(changed[0]),
+            )
             assert rungs[variant.parent.name] is variant.parent
 
 

@@ -43,8 +43,8 @@ def with_nonzero(x: torch.Tensor) -> torch.Tensor:
     ("step", "named"),
     [
         (with_item, "aten::_local_scalar_dense"),
-        (with_tolist, "tolist|DataDependent|_local_scalar_dense"),
-        (with_numpy, "numpy"),
+        (with_tolist, "Tensor.tolist"),
+        (with_numpy, "Tensor.numpy"),
         (with_branch, "aten::_local_scalar_dense|aten::is_nonzero"),
         (with_data_dependent_shape, "index|DynamicOutputShape|nonzero"),
         (with_nonzero, "nonzero"),

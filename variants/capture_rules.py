@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -26,6 +27,18 @@ def refuse_host_sync(func: Any) -> None:
         raise CaptureError(f"{func.name()} needs a value from the device, so the step cannot be replayed")
 
 
+# calls that copy data to the host without an ATen operation
+PAST_THE_DISPATCHER = ("tolist", "numpy", "__array__")
+
+
+class _HostCopies(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = getattr(func, "__name__", "")
+        if name in PAST_THE_DISPATCHER:
+            raise CaptureError(f"Tensor.{name} copies data to the host, so the step cannot be replayed")
+        return func(*args, **(kwargs or {}))
+
+
 class _HostSyncs(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         refuse_host_sync(func)
@@ -35,11 +48,11 @@ class _HostSyncs(TorchDispatchMode):
 def check_capturable(step: Callable[[Tensor], Tensor], token: Tensor, restore: Callable[[], None]) -> None:
     """Run one step under the rules of a capture. Raises CaptureError naming what breaks them.
 
-    Two passes: the dispatcher sees `.item()`; `.tolist()`, `.numpy()` and shapes that depend on data show
-    only on tensors without data.
+    Two passes: calls and dispatched operations show what reads data back; shapes that depend on data show
+    on tensors without data.
     """
     try:
-        with _HostSyncs():  # type: ignore[no-untyped-call]
+        with _HostCopies(), _HostSyncs():  # type: ignore[no-untyped-call]
             step(token)
     finally:
         restore()
@@ -51,7 +64,7 @@ def check_capturable(step: Callable[[Tensor], Tensor], token: Tensor, restore: C
     except Exception as error:
         reason = str(error).splitlines()[0]
         raise CaptureError(
-            f"the step reads tensor data on the host: {type(error).__name__}: {reason}"
+            f"a shape or a branch in the step depends on data: {type(error).__name__}: {reason}"
         ) from error
     finally:
         restore()

@@ -1,0 +1,214 @@
+"""The floor study from the command line: what it writes, what it says, and how it refuses and recovers."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from experiments import floor
+from profiling import runner as runner_module
+from profiling.record import RunFolder
+from variants.errors import UserError
+
+ROOT = Path(__file__).parent.parent
+FAST = ["--model", "tiny", "--context", "6,20", "--rounds", "3", "--quick"]
+FIELDS = {
+    "gate", "reason", "step_ms", "floor_ms", "memory_floor_ms", "ratio_to_memory_floor", "host_ops_per_step",
+    "warmup_s", "cache_bytes", "buffer_bytes", "parts_us", "counts", "profiler_ratio", "excess_ms", "removed_ms",
+}  # fmt: skip
+
+
+def run(arguments: list[str], capsys) -> dict:
+    assert floor.main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> RunFolder:
+    out = tmp_path_factory.mktemp("runs")
+    floor.main([*FAST, "--variant", "naive,tape", "--out", str(out), "--quiet"])
+    (folder,) = out.iterdir()
+    return RunFolder.load(folder)
+
+
+def test_the_json_has_every_promised_field(tmp_path: Path, capsys) -> None:
+    result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
+    assert set(result) >= {"run", "device", "model", "read_gb_per_s", "aa_ratio", "verdict", "variants"}
+    assert list(result["variants"]) == ["cat", "boolmask", "lasthead", "static", "sdpa", "tape"]
+    for variant in result["variants"].values():
+        assert set(variant) >= FIELDS
+        assert variant["gate"] == "pass" and variant["step_ms"].keys() == {"6", "20"}
+        assert sum(variant["parts_us"].values()) > 0
+    assert result["aa_ratio"][0] <= result["aa_ratio"][1] <= result["aa_ratio"][2]
+
+
+def test_prediction_stands_in_the_record_before_any_sample(finished: RunFolder) -> None:
+    entry = finished.data["variants"]["tape"]
+    assert entry["prediction"]["6"]["bytes"] > 0 and entry["ops"]["computing_ops"] > 0
+    assert finished.data["predicted_replay"]["from"] == "sdpa"
+    keys = list(finished.data)
+    assert keys.index("ceilings") < keys.index("predicted_replay")
+
+
+def test_every_round_visits_every_subject_in_shuffled_order(finished: RunFolder) -> None:
+    order = {}
+    for sample in finished.data["samples"]:
+        if sample["width"] == 48:
+            order.setdefault(sample["round"], []).append((sample["variant"], sample["context"]))
+    cached = {"cat", "cat again", "boolmask", "lasthead", "static", "sdpa", "tape"}
+    for visited in order.values():
+        assert {v for v in visited if v[0] in cached} == {(name, n) for name in cached for n in (6, 20)}
+    assert len({tuple(visits) for visits in order.values()}) > 1
+    assert finished.data["recompiles_while_timing"] == 0
+
+
+def test_parts_of_every_traced_step_sum_to_its_parts(finished: RunFolder) -> None:
+    for entry in finished.data["variants"].values():
+        analysis = entry["trace"]["analysis"]
+        assert len(analysis["steps_parts_us"]) == 5 and analysis["problems"] == []
+
+
+def test_every_trace_loads_in_tensorboards_own_loader(finished: RunFolder) -> None:
+    from torch_tb_profiler.io.cache import Cache
+    from torch_tb_profiler.profiler.loader import RunLoader
+
+    loaded = RunLoader("run", str(finished.traces), Cache()).load()
+    assert len(loaded.profiles) == len(list(finished.traces.iterdir()))
+    assert all(profile.steps_costs for profile in loaded.profiles.values())
+
+
+def test_a_crashing_variant_is_failed_and_the_others_are_measured(
+    tmp_path: Path, capsys, monkeypatch
+) -> None:
+    build = runner_module.Decoder
+
+    def broken(variant, *arguments, **options):
+        if variant.name == "tape":
+            raise RuntimeError("boom\nsecond line")
+        return build(variant, *arguments, **options)
+
+    monkeypatch.setattr(runner_module, "Decoder", broken)
+    result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
+    assert result["variants"]["tape"]["gate"] == "fail"
+    assert result["variants"]["tape"]["reason"] == "RuntimeError: boom"
+    assert result["variants"]["tape"]["step_ms"] == {"6": None, "20": None}
+    assert result["variants"]["sdpa"]["step_ms"]["6"] > 0
+    assert result["verdict"] == "INCONCLUSIVE"
+
+
+def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monkeypatch) -> None:
+    from variants import attention
+
+    monkeypatch.setitem(
+        attention.ATTENTIONS, "fused", lambda q, k, v, visible: attention.fused(q, k, v, ~visible)
+    )
+    result = run([*FAST, "--variant", "sdpa", "--out", str(tmp_path)], capsys)
+    assert result["variants"]["sdpa"]["gate"] == "fail" and result["variants"]["sdpa"]["step_ms"]["6"] is None
+
+
+def test_an_interrupted_run_resumes_to_the_same_record(tmp_path: Path, capsys, monkeypatch) -> None:
+    whole = run([*FAST, "--variant", "tape", "--out", str(tmp_path / "a")], capsys)
+    measured = runner_module.Runner._round
+
+    def interrupted(self, number, readers):
+        if number == 1:
+            raise KeyboardInterrupt
+        measured(self, number, readers)
+
+    monkeypatch.setattr(runner_module.Runner, "_round", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        floor.main([*FAST, "--variant", "tape", "--out", str(tmp_path / "b")])
+    monkeypatch.undo()
+    (folder,) = (tmp_path / "b").iterdir()
+    half = RunFolder.load(folder).data
+    assert half["status"] == "incomplete" and {s["round"] for s in half["samples"]} == {0}
+    assert (folder / "report.md").exists()
+    capsys.readouterr()
+    resumed = run(["--resume", str(folder)], capsys)
+    first, second = (RunFolder.load(Path(r["run"])).data for r in (whole, resumed))
+    visits = [
+        [(s["round"], s["variant"], s["width"], s["context"]) for s in d["samples"]] for d in (first, second)
+    ]
+    assert visits[0] == visits[1]
+    assert first.keys() == second.keys() and first["workload"] == second["workload"]
+    with pytest.raises(UserError, match="complete"):
+        floor.main(["--resume", str(folder)])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--variant", "turbo"], "unknown variant turbo"),
+        (["--model", "gpt5"], "--model gpt5"),
+        (["--device", "cuda"], "--device cuda"),
+        (["--model", "tiny", "--context", "64"], "limit"),
+        (["--model", "tiny", "--steps", "0"], "--steps"),
+        (["--model", "tiny", "--out", "/proc/nowhere"], "--out"),
+        (["--model", "tiny", "--variant", "cudagraph"], "CUDA"),
+        (["--model", "tiny", "--precision", "float8"], "--precision float8"),
+        (["--model", "tiny", "--threads", "0"], "--threads"),
+        (["--resume", "/nowhere"], "expected a run folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, arguments: list[str], said: str) -> None:
+    if "--out" not in arguments and "--resume" not in arguments:
+        arguments = [*arguments, "--out", str(tmp_path / "runs")]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.floor", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 2 and done.stdout == ""
+    assert said in done.stderr and done.stderr.count("\n") == 1 and done.stderr.startswith("error: ")
+    assert not (tmp_path / "runs").exists()
+
+
+def test_no_compiler_is_said_in_one_line(tmp_path: Path) -> None:
+    environment = {**os.environ, "PATH": str(tmp_path), "CXX": ""}
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.floor", "--model", "tiny", "--variant", "compile", "--out", str(tmp_path)],
+        cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment,
+    )  # fmt: skip
+    assert done.returncode == 2 and "compiler" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_ctrl_c_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "experiments.floor",
+        "--model",
+        "tiny",
+        "--variant",
+        "tape",
+        "--rounds",
+        "5000",
+    ]
+    process = subprocess.Popen(
+        [*command, "--out", str(tmp_path)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        records = list(tmp_path.glob("*/run.json"))
+        if records and '"round": 2' in records[0].read_text():
+            break
+        time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 130 and "Traceback" not in errors
+    (record,) = tmp_path.glob("*/run.json")
+    assert json.loads(record.read_text())["status"] == "incomplete"
+    assert "incomplete" in (record.parent / "report.md").read_text()
