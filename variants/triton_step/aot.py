@@ -29,11 +29,11 @@ from variants.caches import StaticCache
 from variants.config import GPTConfig
 from variants.model import GPT
 from variants.precision import convert
-from variants.triton_step import bodies, ops
+from variants.triton_step import bodies, ops, plan
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {80: 108, 86: 84, 90: 132, 100: 148}  # A100, A40, H100 and H200, B200
-CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # two layers of GPT-2 small: the rest are the same kernels
+CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers run the same kernels
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
@@ -73,7 +73,7 @@ def compiled(
     seen: dict[str, Any] = {}
 
     def compile_only(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
-        done = kernel.warmup(*arguments, grid=(programs,), num_warps=ops.WARPS, **options)
+        done = kernel.warmup(*arguments, grid=(programs,), num_warps=plan.WARPS, **options)
         if not any(done is kernel for kernel in seen.values()):
             seen[f"{kernel.__name__}{sum(name.startswith(kernel.__name__) for name in seen) or ''}"] = done
 

@@ -28,7 +28,7 @@ ALIGNMENT_BYTES = 16  # of a 128-bit load
 class Weights(NamedTuple):
     """What a kernel needs of a projection, in the order of its arguments."""
 
-    weight: Tensor  # [out,in], float32, bfloat16 or int8
+    matrix: Tensor  # [out,in], float32, bfloat16 or int8
     scale: Tensor | None  # float32 [out], for int8
     bias: Tensor  # [out]
     gain: Tensor  # [in], of the norm before it; the bias stands in where there is none
@@ -54,7 +54,7 @@ class Scratch(NamedTuple):
     partial: Tensor  # float32 [B*H,splits,D], a split's output
     weight: Tensor  # float32 [B*H,splits], its log-sum-exp
     value: Tensor  # float32 [B,programs], a program's best logit
-    index: Tensor  # int32 [B,programs], and where
+    place: Tensor  # int32 [B,programs], and where
     arrived: Tensor  # int32 [B*H], splits that have finished
     counters: Tensor  # int32 [3]: programs that have finished, grid barrier, watchdog
 
@@ -77,7 +77,7 @@ def scratch(g: Geometry, device: torch.device) -> Scratch:
         partial=floats(pairs, g.splits, g.head_dim),
         weight=floats(pairs, g.splits),
         value=floats(B, g.programs),
-        index=zeros(B, g.programs),
+        place=zeros(B, g.programs),
         arrived=zeros(pairs),
         counters=zeros(3),
     )
@@ -102,22 +102,24 @@ class _Step:
         config, device = model.config, model.device
         if model.dtype not in (torch.float32, torch.bfloat16):
             raise UserError(f"the Triton bodies run float32 and bfloat16 activations, not {model.dtype}")
+        if model.lm_head.weight.dtype not in (torch.float32, torch.bfloat16, torch.int8):
+            raise UserError("the Triton bodies read float32, bfloat16 and int8 weights, not int4")
         batch, _, capacity, _ = cache.k[0].shape
         self.model, self.cache = model, cache
         no_bias = model.wpe.weight.new_zeros(config.vocab_size)
         self.head = weights(model.lm_head, bias=no_bias, norm=model.ln_f)
         self.layers = [
             {
-                "qkv": weights(block.qkv, norm=block.ln_1),
-                "out": weights(block.out),
-                "up": weights(block.up, norm=block.ln_2),
-                "down": weights(block.down),
+                "qkv": weights(block.get_submodule("qkv"), norm=block.get_submodule("ln_1")),
+                "out": weights(block.get_submodule("out")),
+                "up": weights(block.get_submodule("up"), norm=block.get_submodule("ln_2")),
+                "down": weights(block.get_submodule("down")),
             }
             for block in model.blocks
         ]
         self.setting = Setting(
             *(config.n_layer, config.n_head, config.n_kv_head, config.n_embd, config.n_inner),
-            *(config.vocab_size, capacity, batch, self.head.weight.element_size()),
+            *(config.vocab_size, capacity, batch, self.head.matrix.element_size()),
             half=model.dtype == torch.bfloat16,
             programs=programs,
             block=block,
@@ -146,7 +148,7 @@ class TritonStep(_Step):
         self.pdl = possible if pdl is None else pdl
 
     def step(self, token: Tensor) -> Tensor:
-        """One decode step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next."""
+        """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
         s, cache, model = self.scratch, self.cache, self.model
         plan = (self.setting, self.epsilon)
         for layer, w in enumerate(self.layers):
@@ -157,13 +159,13 @@ class TritonStep(_Step):
             ops.residual(s.x, s.o, *w["out"][:3], *plan, False, self.pdl)
             ops.up(s.x, *w["up"], s.h, *plan, self.pdl)
             ops.residual(s.x, s.h, *w["down"][:3], *plan, True, self.pdl)
-        best = (s.value, s.index, s.counters)
+        best = (s.value, s.place, s.counters)
         ops.head(token, cache.length, s.x, *self.head, self.logits, *best, *plan, self.pdl)
         return self.logits
 
 
 class OneLaunch(_Step):
-    """One persistent kernel, of at most as many programs as are resident at once (`resident`, asked of the device).
+    """One persistent kernel, of at most as many programs as are `resident` at once (asked of the device).
 
     `cooperative`: launched so that the driver refuses a grid of which a part would have to wait.
     """
@@ -193,15 +195,15 @@ class OneLaunch(_Step):
         rows.append([*self.head, *[None] * (len(rows[0]) - len(self.head))])
         addresses = [[0 if t is None else t.data_ptr() for t in row] for row in rows]
         if any(address % ALIGNMENT_BYTES for row in addresses for address in row):
-            raise UserError("the one-launch kernel needs weights and caches on 16-byte boundaries: copy the model")
+            raise UserError("the one-launch kernel needs weights and caches on 16-byte boundaries")
         return addresses
 
     def step(self, token: Tensor) -> Tensor:
-        """One decode step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next."""
+        """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
         cache, model = self.cache, self.model
         embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
         first = self.layers[0]["qkv"]
-        types = [first.weight, first.bias]
+        types = [first.matrix, first.bias]
         ops.one_step(
             *(self.table, *embedding, types, cache.k, cache.v, list(self.scratch), self.logits),
             *(self.setting, self.epsilon, self.polls, self.cooperative),

@@ -45,7 +45,9 @@ def correct() -> None:
         return HANDLE(values.astype(interpreter._get_np_dtype(target)), after)
 
     def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
-        a, b = (HANDLE(to_float32(t.data), tl.float32) if t.dtype.scalar == tl.bfloat16 else t for t in (a, b))
+        a, b = (
+            HANDLE(to_float32(t.data), tl.float32) if t.dtype.scalar == tl.bfloat16 else t for t in (a, b)
+        )
         return plain_dot(self, a, b, *rest)
 
     def patch_tensor(tensor: Any, scope: Any) -> None:

@@ -1,4 +1,5 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
+
 """Schedule 1: one kernel per phase, five per layer and the head, meant to be replayed from a CUDA graph.
 
 With programmatic dependent launch (PDL, compute capability 9.0) a kernel starts while its predecessor still
@@ -12,21 +13,10 @@ import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from variants.triton_step.phases import (
-    add_to_residual,
-    attend,
-    classify,
-    embed,
-    finish,
-    first_keys,
-    linear,
-    no_state,
-    prefetch,
-    share,
-    split_keys,
-    store_gelu,
-    store_qkv,
-)
+from variants.triton_step.attention import attend, first_keys, split_keys
+from variants.triton_step.finish import finish
+from variants.triton_step.linear import add_to_residual, classify, linear, no_state, store_gelu, store_qkv
+from variants.triton_step.tiles import embed, prefetch, share
 
 
 @triton.jit

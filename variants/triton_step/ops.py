@@ -1,7 +1,7 @@
 """Every kernel as an operator of torch.library, which torch.compile, the gate and the profiler see.
 
-Operators carry only tensors and numbers: a kernel's geometry is planned again from `setting` (cached), so that
-a graph saved by one process means the same in another.
+Operators carry only tensors and numbers: a kernel's geometry is planned again from `setting` (cached), so
+that a graph saved by one process means the same in another.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from variants.triton_step import kernels, persistent
-from variants.triton_step.plan import WARPS, Geometry, Setting, plan
+from variants.triton_step import kernels, persistent, plan
+from variants.triton_step.plan import Geometry, Setting
 
 
 def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
-    kernel[(programs,)](*arguments, num_warps=WARPS, **options)
+    kernel[(programs,)](*arguments, num_warps=plan.WARPS, **options)
 
 
 def geometry(setting: Sequence[int], epsilon: float) -> Geometry:
     """The compile-time constants that belong to `setting`."""
-    return plan(Setting(*setting), epsilon)
+    return plan.plan(Setting(*setting), epsilon)
 
 
-@torch.library.custom_op("decode_floor::qkv", mutates_args=("x", "q", "k_cache", "v_cache"))
+@torch.library.custom_op("triton_step::qkv", mutates_args=("x", "q", "k_cache", "v_cache"))
 def qkv(
     token: Tensor,
     length: Tensor,
@@ -45,13 +45,13 @@ def qkv(
     first: bool,
     pdl: bool,
 ) -> None:
-    """Norm of x [programs,B,C] and projection to q and caches; the first one of a step puts the embedding in x."""
+    """Norm of x [programs,B,C], projection to q and caches; the `first` of a step puts the embedding in x."""
     g = geometry(setting, epsilon)
     tensors = (token, length, wte, wpe, x, weight, scale, bias, gain, shift, q, k_cache, v_cache)
     _launch(kernels.qkv_kernel, g.programs, *tensors, g, first, pdl, launch_pdl=pdl)
 
 
-@torch.library.custom_op("decode_floor::attend", mutates_args=("o", "partial", "weight", "arrived"))
+@torch.library.custom_op("triton_step::attend", mutates_args=("o", "partial", "weight", "arrived"))
 def attend(
     length: Tensor,
     q: Tensor,
@@ -71,7 +71,7 @@ def attend(
     _launch(kernels.attend_kernel, g.batch * g.n_head * g.splits, *tensors, g, pdl, launch_pdl=pdl)
 
 
-@torch.library.custom_op("decode_floor::residual", mutates_args=("x",))
+@torch.library.custom_op("triton_step::residual", mutates_args=("x",))
 def residual(
     x: Tensor,
     y: Tensor,
@@ -89,7 +89,7 @@ def residual(
     _launch(kernels.residual_kernel, g.programs, x, y, weight, scale, bias, matrix, g, pdl, launch_pdl=pdl)
 
 
-@torch.library.custom_op("decode_floor::up", mutates_args=("h",))
+@torch.library.custom_op("triton_step::up", mutates_args=("h",))
 def up(
     x: Tensor,
     weight: Tensor,
@@ -109,7 +109,7 @@ def up(
 
 
 @torch.library.custom_op(
-    "decode_floor::head", mutates_args=("token", "length", "logits", "value", "index", "counters")
+    "triton_step::head", mutates_args=("token", "length", "logits", "value", "index", "counters")
 )
 def head(
     token: Tensor,
@@ -135,7 +135,7 @@ def head(
 
 
 @torch.library.custom_op(
-    "decode_floor::one_step",
+    "triton_step::one_step",
     mutates_args=("token", "length", "k_caches", "v_caches", "scratch", "logits"),
 )
 def one_step(

@@ -1,9 +1,10 @@
-# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator"
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
+
 """Schedule 2: one persistent kernel per step, a software barrier between its phases.
 
 The grid must be resident as a whole: it has one program per multiprocessor and is launched cooperatively, so
 that a grid that does not fit is refused by the driver. The weights of the next phase are loaded between a
-program's arrival at the barrier and its first poll: not before the arrival, whose release would wait for them.
+program's arrival at the barrier and its first poll: not before, since the release would wait for them.
 
 A program that polls in vain for `POLLS` in one step goes on with wrong data, raises counters[2] and ends: an
 error instead of a hang. The barrier's count is put back to zero by the last program of the step.
@@ -12,21 +13,11 @@ error instead of a hang. The barrier's count is put back to zero by the last pro
 import triton
 import triton.language as tl
 
-from variants.triton_step.phases import (
-    add_to_residual,
-    attend,
-    classify,
-    embed,
-    finish,
-    first_keys,
-    linear,
-    no_state,
-    prefetch,
-    share,
-    split_keys,
-    store_gelu,
-    store_qkv,
-)
+from variants.triton_step.attention import attend, first_keys, split_keys
+from variants.triton_step.finish import finish
+from variants.triton_step.linear import add_to_residual, classify, linear, no_state, store_gelu, store_qkv
+from variants.triton_step.sync import arrive, wait
+from variants.triton_step.tiles import embed, prefetch, share
 
 # Columns of the table of addresses: the five of a matrix's `weights`, then keys and values. One row per layer
 # and one for the head, whose weights stand where a layer has those of `qkv`.
@@ -54,24 +45,6 @@ def weights_of(table, layer, column, matrix, vector, x):
         address(table, layer, column + 3, vector),
         address(table, layer, column + 4, vector),
     )
-
-
-@triton.jit
-def arrive(barrier):
-    """What this program has stored is visible to whoever sees the count."""
-    tl.debug_barrier()
-    tl.atomic_add(barrier, 1, sem="release", scope="gpu")
-
-
-@triton.jit
-def wait(barrier, target, polls):
-    """Until `target` arrivals are counted, or no polls are left. Returns the polls left."""
-    seen = tl.atomic_add(barrier, 0, sem="acquire", scope="gpu")
-    while (seen < target) & (polls > 0):
-        seen = tl.atomic_add(barrier, 0, sem="acquire", scope="gpu")
-        polls -= 1
-    tl.debug_barrier()
-    return polls
 
 
 @triton.jit

@@ -1,0 +1,163 @@
+# mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
+# ruff: noqa: RUF005, SIM108 (compiled by Triton, which takes a part of Python only)
+"""Loads of tiles, the residual stream and its norm.
+
+A row of a matrix is cut into `chunks` tiles side by side, kept as a tuple. Loads are issued where they are
+written and used later: what is constant during a step is loaded before a program waits for the others.
+"""
+
+import triton
+import triton.language as tl
+
+
+@triton.jit
+def share(pid, rows, programs):
+    """Rows [first, end) of program `pid`, as even as `rows` allows."""
+    return (pid * rows) // programs, ((pid + 1) * rows) // programs
+
+
+@triton.jit
+def load_tiles(w, row, end, m: tl.constexpr):
+    """Rows [row, row + tile) of w, those before `end`, as a tuple of chunks; issued, not used."""
+    K: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    ROWS: tl.constexpr = m.tile_rows
+    CHUNKS: tl.constexpr = m.chunks
+    n = row + tl.arange(0, ROWS)[:, None]
+    tiles = ()
+    for c in tl.static_range(CHUNKS):
+        k = c * TILE + tl.arange(0, TILE)[None, :]
+        tiles = tiles + (tl.load(w + n * K + k, mask=(n < end) & (k < K), other=0),)
+    return tiles
+
+
+@triton.jit
+def load_per_row(p, row, end, m: tl.constexpr):
+    """Bias or scale of the rows of a tile, as float32."""
+    ROWS: tl.constexpr = m.tile_rows
+    n = row + tl.arange(0, ROWS)
+    return tl.load(p + n, mask=n < end, other=0).to(tl.float32)
+
+
+@triton.jit
+def load_scales(scale, row, end, m: tl.constexpr):
+    """The scales of a tile's rows; ones, unused, where the weights have none."""
+    SCALED: tl.constexpr = m.scaled
+    ROWS: tl.constexpr = m.tile_rows
+    if SCALED:
+        scales = load_per_row(scale, row, end, m)
+    else:
+        scales = tl.full((ROWS,), 1.0, tl.float32)
+    return scales
+
+
+@triton.jit
+def load_vector(p, m: tl.constexpr):
+    """A vector as long as the matrix has columns, as float32 chunks [1, tile]."""
+    K: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    CHUNKS: tl.constexpr = m.chunks
+    chunks = ()
+    for c in tl.static_range(CHUNKS):
+        k = c * TILE + tl.arange(0, TILE)[None, :]
+        chunks = chunks + (tl.load(p + k, mask=k < K, other=0).to(tl.float32),)
+    return chunks
+
+
+@triton.jit
+def prefetch(weights, row, end, m: tl.constexpr, g: tl.constexpr):
+    """(tiles, scales, biases, gains, shifts) of the first tile of rows; none for a batch."""
+    BATCH: tl.constexpr = g.batch_tile
+    NORMED: tl.constexpr = m.normed
+    w, scale, bias, gain, shift = weights
+    first = ()
+    if BATCH == 1:
+        tiles = load_tiles(w, row, end, m)
+        per_row = load_scales(scale, row, end, m), load_per_row(bias, row, end, m)
+        if NORMED:
+            first = tiles, per_row, load_vector(gain, m), load_vector(shift, m)
+        else:
+            first = tiles, per_row, (), ()
+    return first
+
+
+@triton.jit
+def embed(token, position, wte, wpe, x, m: tl.constexpr, g: tl.constexpr):
+    """Token and position rows, stored in x [B, C]; this program may read them afterwards."""
+    C: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    CHUNKS: tl.constexpr = m.chunks
+    ROWS: tl.constexpr = g.batch_tile
+    B: tl.constexpr = g.batch
+    b = tl.arange(0, ROWS)[:, None]
+    row = tl.load(token + b, mask=b < B, other=0)
+    for c in tl.static_range(CHUNKS):
+        k = c * TILE + tl.arange(0, TILE)[None, :]
+        inside = (b < B) & (k < C)
+        of_token = tl.load(wte + row * C + k, mask=inside, other=0).to(tl.float32)
+        of_place = tl.load(wpe + position * C + k, mask=k < C, other=0).to(tl.float32)
+        tl.store(x + b * C + k, of_token + of_place, mask=inside)
+    tl.debug_barrier()
+
+
+@triton.jit
+def load_activations(x, m: tl.constexpr, g: tl.constexpr):
+    """x float32 [B, columns] of an earlier phase, as chunks [batch tile, tile]."""
+    K: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    CHUNKS: tl.constexpr = m.chunks
+    ROWS: tl.constexpr = g.batch_tile
+    B: tl.constexpr = g.batch
+    b = tl.arange(0, ROWS)[:, None]
+    chunks = ()
+    for c in tl.static_range(CHUNKS):
+        k = c * TILE + tl.arange(0, TILE)[None, :]
+        chunk = tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+        chunks = chunks + (chunk,)
+    return chunks
+
+
+@triton.jit
+def layer_norm(xs, gains, shifts, m: tl.constexpr, g: tl.constexpr):
+    """Each row of xs, normalised; two passes over registers."""
+    K: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    CHUNKS: tl.constexpr = m.chunks
+    EPSILON: tl.constexpr = g.epsilon
+    total = xs[0]
+    for c in tl.static_range(1, CHUNKS):
+        total += xs[c]
+    mean = (tl.sum(total, 1) / K)[:, None]
+    squares = tl.zeros_like(total)
+    for c in tl.static_range(CHUNKS):
+        k = c * TILE + tl.arange(0, TILE)[None, :]
+        away = tl.where(k < K, xs[c] - mean, 0.0)
+        squares += away * away
+    scale = (1.0 / tl.sqrt(tl.sum(squares, 1) / K + EPSILON))[:, None]
+    normed = ()
+    for c in tl.static_range(CHUNKS):
+        normed = normed + ((xs[c] - mean) * scale * gains[c] + shifts[c],)
+    return normed
+
+
+@triton.jit
+def moments(x, m: tl.constexpr, g: tl.constexpr):
+    """Mean and 1 / standard deviation of the rows of x [B, columns], each [batch tile, 1]."""
+    K: tl.constexpr = m.columns
+    TILE: tl.constexpr = m.tile_columns
+    ROWS: tl.constexpr = g.batch_tile
+    B: tl.constexpr = g.batch
+    EPSILON: tl.constexpr = g.epsilon
+    b = tl.arange(0, ROWS)[:, None]
+    total = tl.zeros((ROWS, TILE), tl.float32)
+    for start in range(0, K, TILE):
+        k = start + tl.arange(0, TILE)[None, :]
+        total += tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+    mean = (tl.sum(total, 1) / K)[:, None]
+    squares = tl.zeros((ROWS, TILE), tl.float32)
+    for start in range(0, K, TILE):
+        k = start + tl.arange(0, TILE)[None, :]
+        chunk = tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+        away = tl.where(k < K, chunk - mean, 0.0)
+        squares += away * away
+    return mean, (1.0 / tl.sqrt(tl.sum(squares, 1) / K + EPSILON))[:, None]
