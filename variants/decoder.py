@@ -14,7 +14,7 @@ from torch import Tensor
 
 from variants.attention import ATTENTIONS
 from variants.bodies import Body, Modules
-from variants.caches import CACHES, StaticCache
+from variants.caches import CACHES, Cache, StaticCache
 from variants.errors import UserError
 from variants.executors import EXECUTORS, WarmUp
 from variants.heads import HEADS, all_positions
@@ -24,6 +24,18 @@ from variants.one_launch import OneLaunch
 from variants.pages import PAGES
 from variants.precision import convert
 from variants.spec import Variant
+
+
+def build_body(variant: Variant, model: GPT, cache: Cache) -> Body | None:
+    """What a step runs through, where it is not the modules. The same rung may have one body per device."""
+    if variant.body == "modules":
+        return None
+    assert isinstance(cache, StaticCache)
+    if variant.body == "one launch" and model.device.type == "cpu":
+        return OneLaunch(model, cache, variant.precision)
+    from variants.triton_step import bodies  # only where it is asked for: Triton is not everywhere
+
+    return (bodies.TritonStep if variant.body == "fused Triton" else bodies.OneLaunch)(model, cache)
 
 
 class Decoder:
@@ -59,10 +71,7 @@ class Decoder:
         self.modules = Modules(
             self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
         )
-        self.body: Body = self.modules
-        if variant.body == "one launch":
-            assert isinstance(self.cache, StaticCache)
-            self.body = OneLaunch(self.model, self.cache, variant.precision)
+        self.body = build_body(variant, self.model, self.cache) or self.modules
         self.executor = EXECUTORS[variant.executor]()
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=model.device)
         self._steps: dict[int, Callable[[], Tensor]] = {}
