@@ -28,6 +28,9 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
     static = lasthead.then("static", "copying the whole cache at every step", cache="static")
     sdpa = static.then("sdpa", "the written-out attention's separate ops", attention="fused")
     compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor="compiled")
+    cudagraph = sdpa.then(
+        "cudagraph", "launching kernels one by one; keeps the kernels", executor="CUDA graph"
+    )
     rungs = [
         naive,
         cat,
@@ -45,7 +48,7 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         ),
         sdpa.then("aoti", "all Python, and small ops by fusion", executor="AOTInductor"),
         sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor="op tape"),
-        sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor="CUDA graph"),
+        cudagraph,
         compiled.then(
             "compile-cudagraph",
             "launching the compiled kernels one by one",
@@ -54,8 +57,13 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         *_less_precise(sdpa, {"bf16": "bfloat16", "int8": "int8"}),
     ]
     if precision != "float64":  # the tests' oracle: no kernel is written for it
+        triton = cudagraph.then(
+            "triton", "most kernels: five fused ones per layer and the head", body="fused Triton"
+        )
         onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", body="one launch")
         rungs += [
+            triton,
+            *_less_precise(triton, {"triton-bf16": "bfloat16", "triton-int8": "int8"}),
             onelaunch,
             onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages="huge"),
             *_less_precise(

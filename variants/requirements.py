@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from importlib.util import find_spec
 from os import environ
 
 from variants.one_launch.build import why_no_one_launch
@@ -28,6 +29,16 @@ def why_no_compiled_graph(device: str) -> str | None:
     return None if device == "cuda" else "needs a CUDA device; its counterpart here is compile"
 
 
+def why_no_triton(device: str) -> str | None:
+    if device != "cuda":
+        return "the Triton kernels need a CUDA device; their counterpart here is onelaunch"
+    return None if find_spec("triton") else "Triton is not installed"
+
+
+def why_no_int4(device: str) -> str | None:
+    return None if device == "cpu" else "four-bit weights are written for the CPU"
+
+
 # (slot, filling) -> the check it must pass
 REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("executor", "compiled"): why_no_compiler,
@@ -36,7 +47,9 @@ REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("executor", "compiled in a CUDA graph"): why_no_compiled_graph,
     ("executor", "CUDA graph"): why_no_graph,
     ("pages", "huge"): why_no_huge_pages,
-    ("body", "one launch"): why_no_one_launch,
+    ("precision", "int4"): why_no_int4,
+    ("body", "fused Triton"): why_no_triton,
+    ("body", "one launch"): lambda device: (why_no_triton if device == "cuda" else why_no_one_launch)(device),
 }
 
 

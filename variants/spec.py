@@ -25,14 +25,18 @@ SLOTS: dict[str, tuple[str, ...]] = {
         "op tape",
         "CUDA graph",
     ),
-    "body": ("modules", "one launch"),
+    "body": ("modules", "fused Triton", "one launch"),
 }
 
 # caches whose tensors never change shape: the only ones that a recorded step can run over
 FIXED_SHAPE_CACHES = ("static",)
 
 # a body that brings its own attention, mask or head ignores these slots; the report says so
-BODY_OWNS: dict[str, tuple[str, ...]] = {"modules": (), "one launch": ("mask", "head", "attention")}
+BODY_OWNS: dict[str, tuple[str, ...]] = {
+    "modules": (),
+    "fused Triton": ("mask", "head", "attention"),
+    "one launch": ("mask", "head", "attention"),
+}
 
 
 @dataclass(frozen=True)
