@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import orjson
 
@@ -18,6 +18,14 @@ from variants.config import PRESETS
 from variants.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("float32", "bfloat16", "float64")
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses bad flags as all bad input is refused: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
 
 
 def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -26,7 +34,7 @@ def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argpar
     add = parser.add_argument
     add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     add("--model", default="gpt2", help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout")
-    add("--precision", default="float32", help="of the first rung: float32, bfloat16 or float64")
+    add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
     add("--context", type=integers, metavar="N,N", help="tokens in the cache when a step starts")
     add("--batch", type=int, default=1, help="rows decoded together (default 1)")
     add("--steps", type=int, help="timed steps per visit")
@@ -41,7 +49,7 @@ def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argpar
 def plain_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
     """A parser with `--json` and `--quiet` only, for experiments that measure nothing."""
     epilog = "examples:\n" + "\n".join(f"  python -m {module} {line}".rstrip() for line in examples)
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"python -m {module}",
         description=doc,
         epilog=epilog if examples else None,

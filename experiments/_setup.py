@@ -27,9 +27,7 @@ def device_for(name: str) -> torch.device:
 
 def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
     """The model of `--model` in the precision of `--precision`."""
-    dtype = DTYPES.get(arguments.precision)
-    if dtype is None or not dtype.is_floating_point:
-        raise UserError(f"--precision {arguments.precision}: expected one of {', '.join(DTYPES)}")
+    dtype = DTYPES[arguments.precision]
     if arguments.threads is not None:
         if arguments.threads < 1:
             raise UserError(f"--threads must be at least 1, got {arguments.threads}")

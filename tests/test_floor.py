@@ -21,7 +21,8 @@ ROOT = Path(__file__).parent.parent
 FAST = ["--model", "tiny", "--context", "6,20", "--rounds", "3", "--quick"]
 FIELDS = {
     "gate", "reason", "step_ms", "floor_ms", "memory_floor_ms", "ratio_to_memory_floor", "host_ops_per_step",
-    "warmup_s", "cache_bytes", "buffer_bytes", "parts_us", "counts", "profiler_ratio", "excess_ms", "removed_ms",
+    "warmup_s", "cache_bytes", "buffer_bytes", "parts_us", "counts", "profiler_ratio", "excess_ms",
+    "removed_ms",
 }  # fmt: skip
 
 
@@ -81,7 +82,7 @@ def test_every_trace_loads_in_tensorboards_own_loader(finished: RunFolder) -> No
 
     loaded = RunLoader("run", str(finished.traces), Cache()).load()
     assert len(loaded.profiles) == len(list(finished.traces.iterdir()))
-    assert all(profile.steps_costs for profile in loaded.profiles.values())
+    assert all(profile.operation_table_by_name for profile in loaded.profiles.values())
 
 
 def test_a_crashing_variant_is_failed_and_the_others_are_measured(
@@ -152,7 +153,7 @@ def test_an_interrupted_run_resumes_to_the_same_record(tmp_path: Path, capsys, m
         (["--model", "tiny", "--steps", "0"], "--steps"),
         (["--model", "tiny", "--out", "/proc/nowhere"], "--out"),
         (["--model", "tiny", "--variant", "cudagraph"], "CUDA"),
-        (["--model", "tiny", "--precision", "float8"], "--precision float8"),
+        (["--model", "tiny", "--precision", "float8"], "float8"),
         (["--model", "tiny", "--threads", "0"], "--threads"),
         (["--resume", "/nowhere"], "expected a run folder"),
     ],
@@ -175,7 +176,7 @@ def test_bad_input_is_one_line_and_writes_nothing(tmp_path: Path, arguments: lis
 def test_no_compiler_is_said_in_one_line(tmp_path: Path) -> None:
     environment = {**os.environ, "PATH": str(tmp_path), "CXX": ""}
     done = subprocess.run(
-        [sys.executable, "-m", "experiments.floor", "--model", "tiny", "--variant", "compile", "--out", str(tmp_path)],
+        [sys.executable, "-m", "experiments.floor", "--variant", "compile", "--out", str(tmp_path)],
         cwd=ROOT, capture_output=True, text=True, timeout=120, env=environment,
     )  # fmt: skip
     assert done.returncode == 2 and "compiler" in done.stderr and done.stderr.count("\n") == 1
