@@ -40,7 +40,10 @@ def parser() -> argparse.ArgumentParser:
     parser = _cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add(
-        "--variant", action="append", metavar="NAME,NAME", help="what to measure (default: all that run here)"
+        "--variant",
+        action="append",
+        metavar="NAME,NAME",
+        help="what to measure, or all (default: the exact rungs)",
     )
     add("--list", action="store_true", help="show the variants and stop")
     add("--no-trace", action="store_true", help="skip the profiler")
@@ -53,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     resumed = _resume(arguments) if arguments.resume else None
     variants = ladder(arguments.precision)
     wanted = _cli.names(arguments.variant)
-    chosen, added = select(wanted, variants) if wanted else (list(variants.values()), [])
+    chosen, added = select(wanted, variants)
     from experiments._setup import device_for, model_for
     from experiments._tables import print_list, print_summary
     from profiling.record import RunFolder
@@ -75,6 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner.run.warn(f"added for comparison: {', '.join(added)}")
     if left_out:
         runner.run.warn(f"left out by --quick, they compile for a while: {', '.join(left_out)}")
+    if not wanted:
+        others = [name for name, v in variants.items() if v not in chosen and name not in left_out]
+        runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(others)}")
     _measure(arguments, runner, console)
     print_summary(console, runner.run)
     if arguments.json:
@@ -110,7 +116,7 @@ def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: 
     """A variant that was asked for by name and cannot run here is bad input; else it is only skipped."""
     from variants.requirements import why_not
 
-    for name in wanted:
+    for name in set(wanted) & set(variants):
         reason = why_not(variants[name], device)
         if reason:
             raise UserError(f"--variant {name}: {reason}")

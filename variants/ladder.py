@@ -8,6 +8,7 @@ from __future__ import annotations
 from variants.errors import UserError
 from variants.spec import Variant
 
+ON_REQUEST = ("compiled, C++ wrapper", "AOTInductor")
 BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
 
 
@@ -88,11 +89,27 @@ def _less_precise(parent: Variant, names: dict[str, str]) -> list[Variant]:
     ]
 
 
+def by_default(variants: dict[str, Variant]) -> list[Variant]:
+    """What a run measures unless it is told: the rungs that compute the root's function to its precision.
+
+    Left for a request ("all", or by name): reduced precisions, which compute another function, and second
+    spellings of a compiled step, which build for minutes.
+    """
+    root = next(iter(variants.values()))
+    return [
+        variant
+        for variant in variants.values()
+        if variant.precision == root.precision and variant.executor not in ON_REQUEST
+    ]
+
+
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
     """The named variants plus what they are compared with, in ladder order, and the names added.
 
-    Raises UserError for a name that is not in the ladder.
+    No name stands for `by_default`, "all" for every rung. Raises UserError for a name that is not in the ladder.
     """
+    if not names or names == ["all"]:
+        return by_default(variants) if not names else list(variants.values()), []
     unknown = [name for name in names if name not in variants]
     if unknown:
         raise UserError(f"unknown variant {', '.join(unknown)}; known: {', '.join(variants)}")
