@@ -55,37 +55,54 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     resumed = _resume(arguments) if arguments.resume else None
     variants = ladder(arguments.precision)
-    wanted = _cli.names(arguments.variant)
-    chosen, added = select(wanted, variants)
-    from experiments._setup import device_for, model_for
+    chosen, added = select(_cli.names(arguments.variant), variants)
+    from experiments._setup import device_for
     from experiments._tables import print_list, print_summary
-    from profiling.record import RunFolder
-    from profiling.runner import Runner
     from profiling.summary import summary
 
-    _silence_libraries()
+    silence_libraries()
     device = device_for(arguments.device)
     console = _cli.console(arguments)
     if arguments.list:
         print_list(console, variants, device.type)
         return 0
-    _refuse_impossible(wanted, variants, device.type)
-    model = model_for(arguments, device)
-    workload = Workload.restored(resumed.data["workload"]) if resumed else _workload(arguments, model.config)
-    chosen, left_out = _affordable(arguments, chosen)
-    runner = Runner(resumed or RunFolder.create(arguments.out, "floor", device.type), workload, model, chosen)
-    if added and not resumed:
-        runner.run.warn(f"added for comparison: {', '.join(added)}")
-    if left_out:
-        runner.run.warn(f"left out by --quick, they compile for a while: {', '.join(left_out)}")
-    if not wanted:
-        others = [name for name, v in variants.items() if v not in chosen and name not in left_out]
-        runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(others)}")
+    _refuse_impossible(_cli.names(arguments.variant), variants, device.type)
+    runner = _runner(arguments, chosen, device, resumed)
+    if resumed is None:
+        _note_choice(arguments, runner, variants, added)
     _measure(arguments, runner, console)
     print_summary(console, runner.run)
     if arguments.json:
         _cli.print_json(summary(runner.run))
     return 0
+
+
+def _runner(
+    arguments: argparse.Namespace, chosen: list[Variant], device: Any, resumed: RunFolder | None
+) -> Runner:
+    """A runner over a new run folder, which is only made once nothing can be refused any more."""
+    from experiments._setup import model_for
+    from profiling.record import RunFolder
+    from profiling.runner import Runner
+    from variants.requirements import compiles
+
+    model = model_for(arguments, device)
+    workload = Workload.restored(resumed.data["workload"]) if resumed else _workload(arguments, model.config)
+    if arguments.quick and not arguments.variant:  # what compiles for minutes does not fit into a minute
+        chosen = [variant for variant in chosen if not compiles(variant)]
+    run = resumed or RunFolder.create(arguments.out, "floor", device.type)
+    return Runner(run, workload, model, chosen)
+
+
+def _note_choice(
+    arguments: argparse.Namespace, runner: Runner, variants: dict[str, Variant], added: list[str]
+) -> None:
+    """Say in the record what was added for comparison, or left for a request."""
+    if added:
+        runner.run.warn(f"added for comparison: {', '.join(added)}")
+    others = [name for name in variants if name not in runner.record["variants"]]
+    if others and not arguments.variant:
+        runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(others)}")
 
 
 def _resume(arguments: argparse.Namespace) -> RunFolder:
@@ -105,7 +122,7 @@ def _resume(arguments: argparse.Namespace) -> RunFolder:
     return run
 
 
-def _silence_libraries() -> None:
+def silence_libraries() -> None:
     """Warnings of libraries are not this tool's output; its own go into the record."""
     warnings.filterwarnings("ignore")
     for name in ("torch._inductor", "torch._dynamo", "torch.profiler"):
@@ -136,15 +153,6 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     workload = replace(workload, contexts=tuple(sorted(set(workload.contexts))), prompt=prompt)
     workload.check(config)
     return workload
-
-
-def _affordable(arguments: argparse.Namespace, chosen: list[Variant]) -> tuple[list[Variant], list[str]]:
-    """Under `--quick`, what compiles for minutes is left out unless it was asked for by name."""
-    from variants.requirements import compiles
-
-    if not arguments.quick or arguments.variant:
-        return chosen, []
-    return [v for v in chosen if not compiles(v)], [v.name for v in chosen if compiles(v)]
 
 
 def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
