@@ -120,13 +120,13 @@ def _bytes(measured: Measured, best: str, precision: str | None) -> list[Advice]
     entries = measured.record["variants"]
     if any(e["precision"] != precision and measured.has_times(n) for n, e in entries.items()):
         return []  # measured above
-    floor = measured.memory_floor(best, measured.contexts[0])
-    if floor.empty:
+    floor = measured.memory_floor_ms(best, measured.contexts[0])
+    if floor is None:
         return []
     return [
         Advice(
             "store the weights in half the bits",
-            float(floor.median()) / 2,
+            floor / 2,
             "at most half of the memory floor, which is read at the same rate",
         )
     ]

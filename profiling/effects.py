@@ -168,10 +168,10 @@ def rest(measured: Measured, name: str) -> dict[str, float] | None:
     if not trace or trace["analysis"]["problems"]:
         return None
     step = measured.step_quantiles(name, trace["context"])
-    reads = measured.memory_floor(name, trace["context"])
-    if step is None or reads.empty:
+    floor = measured.memory_floor_ms(name, trace["context"])
+    if step is None or floor is None:
         return None
-    busy, floor = busy_ms(trace["analysis"], step["median"]), float(reads.median())
+    busy = busy_ms(trace["analysis"], step["median"])
     if busy > step["median"]:  # the machine was slower while it was traced: the shares would be fiction
         return None
     parts = {k: v for k, v in trace["analysis"]["parts_us"].items() if k not in ("compute", "busy")}

@@ -67,6 +67,10 @@ class Measured:
             return pd.Series(dtype=float)
         return self.reads(entry["prediction"][str(context)]["bytes"], pages or entry["pages"])
 
+    def memory_floor_ms(self, variant: str, context: int) -> float | None:
+        """Median over rounds, ms."""
+        return _median(self.memory_floor(variant, context))
+
     def floor(self, variant: str) -> pd.Series:
         """Intercept of step over slots attended, ms, by round; the step itself at one fixed capacity.
 
@@ -205,7 +209,7 @@ class Measured:
         floors = self.memory_floor(name, first)
         return row | {
             "floor_ms": mean_interval(list(self.floor(name))),
-            "memory_floor_ms": float(floors.median()) if len(floors) else None,
+            "memory_floor_ms": self.memory_floor_ms(name, first),
             "ratio_to_memory_floor": self.ratio(own, floors) if len(floors) else None,
             "ratio_to_parent": self.ratio(own, self.steps(parent, first)) if parent else None,
             "ratio_to_baseline": self.ratio(own, self.steps(BASELINE, first)),
@@ -223,6 +227,14 @@ class Measured:
         trace = self.record["variants"][name].get("trace")
         plain = self.step_quantiles(name, trace["context"]) if trace else None
         return float(np.median(trace["profiled_ms"])) / plain["median"] if trace and plain else None
+
+    def traced_ms(self, name: str) -> dict[str, float] | None:
+        """Parts of a traced step, the profiler's cost included, and their sum as `step`; means over steps."""
+        trace = self.record["variants"][name].get("trace")
+        if not trace:
+            return None
+        parts = {part: us / 1e3 for part, us in trace["analysis"]["parts_us"].items()}
+        return {**parts, "step": sum(parts.values())}
 
     def widths(self) -> pd.DataFrame:
         """Median step, ms, by width (rows) and variant (columns), at the smallest context."""

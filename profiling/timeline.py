@@ -1,9 +1,11 @@
 """One step op by op, of the eager rung and of its replay, as small data that a page can draw. Torch-free.
 
-    {"kinds": [...], "names": [...], "steps": [{"variant", "length_us", "rows": [{"label", "bars"}]}]}
+    {"kinds": [...], "names": [...],
+     "steps": [{"variant", "length_us", "host": [bars, ...], "rows": [{"label", "bars"}]}]}
 
-A bar is [start_us, length_us, kind, name]; kind and name are indices into the lists. Of ops that call each
-other the outer one stands a row higher; time that no bar covers was spent outside ops.
+A bar is [start_us, length_us, kind, name]; kind and name are indices into the lists. `host` holds the ops of
+the step's thread by how deeply they are nested: an instant belongs to the innermost op that covers it, and
+what none covers was spent outside ops. `rows` are launch calls, streams and waits of a device.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from profiling.trace.names import LAUNCH_KINDS
 from variants.ladder import BASELINE
 
 MOST_BARS = 2500  # per row: beyond it the shortest are left out, which are narrower than a pixel
-MOST_DEPTHS = 4  # rows of nested ops
+MOST_DEPTHS = 4  # of nested ops
 Row = dict[str, Any]
 
 
@@ -95,28 +97,31 @@ def _step(variant: str, path: Path, index: _Index) -> dict[str, Any] | None:
     start, end, thread = found.windows()[step]
     start = min(start, int(spans.loc[[step], "start_ns"].iloc[0]))
     end = max(end, int(spans.loc[[step], "end_ns"].iloc[0]))
-    rows = _host_rows(trace, thread, start, end, index)
-    if device is not None:
-        rows += _device_rows(trace, attribution, device, step, (start, end), index)
-    return {"variant": variant, "length_us": (end - start) / 1000, "rows": rows}
+    edges = (start, end)
+    return {
+        "variant": variant,
+        "length_us": (end - start) / 1000,
+        "host": _host(trace, thread, device is None, edges, index),
+        "rows": _device_rows(trace, attribution, device, step, edges, index) if device else [],
+    }
 
 
 def _inside(rows: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
     return rows[(rows["start_ns"] < end) & (rows["end_ns"] > start)]
 
 
-def _host_rows(trace: Trace, thread: int, start: int, end: int, index: _Index) -> list[Row]:
-    """Ops of the step's thread by how deeply they are nested."""
+def _host(
+    trace: Trace, thread: int, classed: bool, edges: tuple[int, int], index: _Index
+) -> list[list[list[float | int]]]:
+    """Bars by depth. `classed`: ops compute themselves; beside a device they are only "op"."""
     ops = cpu.host_ops(trace)
     depths = np.zeros(len(ops), np.int64)
     for row, above in enumerate(ops["parent"].tolist()):
         depths[row] = depths[above] + 1 if above >= 0 else 0
-    ops = _inside(ops.assign(depth=depths)[ops["thread"] == thread], start, end)
-    rows = []
-    for depth, group in ops[ops["depth"] < MOST_DEPTHS].groupby("depth"):
-        label = "host ops" if depth == 0 else "called by them" if depth == 1 else ""
-        rows.append({"label": label, "bars": index.bars(group, group["class"].to_list(), start, end)})
-    return rows
+    ops = _inside(ops.assign(depth=depths)[ops["thread"] == thread], *edges)
+    ops = ops if classed else ops.assign(**{"class": "op"})
+    by_depth = ops[ops["depth"] < MOST_DEPTHS].groupby("depth")
+    return [index.bars(group, group["class"].to_list(), *edges) for _, group in by_depth]
 
 
 def _device_rows(

@@ -41,7 +41,11 @@ def build(path: Path) -> None:
     measured = Measured(run.data)
     traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
     study = Study(measured, verdict(measured), str(path), traces, _timeline(run))
-    made = sections(study)
+    write(path, _title(run), sections(study))
+
+
+def write(path: Path, title: str, made: Sequence[Section]) -> None:
+    """report.md, report.html and figures/ of these sections; UserError where they cannot be written."""
     try:
         (path / "figures").mkdir(exist_ok=True)
         inline = {}
@@ -50,8 +54,7 @@ def build(path: Path) -> None:
             picture = svg(drawing)
             write_atomically(path / "figures" / f"{figure.name}.svg", picture.encode())
             write_atomically(path / "figures" / f"{figure.name}.png", png(drawing))
-            inline[figure.name] = for_page(picture, figure.name)
-        title = _title(run)
+            inline[figure.name] = Markup(for_page(picture, figure.name))  # drawn here, nothing foreign in it
         environment = _environment()
         for name, more in (("report.md", {}), ("report.html", {"inline": inline})):
             text = environment.get_template(f"{name}.jinja").render(title=title, sections=made, **more)
@@ -96,7 +99,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"marked": _marked, "cell": _cell, "slug": _slug}
+    environment.filters |= {"marked": _marked, "cell": _cell, "slug": _slug, "timeline_json": _timeline_json}
     return environment
 
 
@@ -106,6 +109,12 @@ def _marked(text: str) -> Markup:
     for pattern, tag in MARKS:
         html = pattern.sub(tag, html)
     return Markup(html)  # escaped above
+
+
+def _timeline_json(block: Timeline) -> Markup:
+    """Data for a script element, which ends at the first `</`."""
+    text = orjson.dumps({**block.data, "colours": block.colours}).decode()
+    return Markup(text.replace("<", "\\u003c"))  # nothing left that HTML could take for a tag
 
 
 def _cell(text: str) -> str:

@@ -63,6 +63,7 @@ class Timeline:
 
     kind: ClassVar[str] = "timeline"
     data: dict[str, Any]
+    colours: dict[str, str]
     picture: Figure
 
 

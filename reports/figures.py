@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
 
 from profiling.stats import Interval
 from reports.drawing import (
@@ -36,23 +36,24 @@ KIND_COLOURS = {
     **dict.fromkeys(("memcpy", "memset", "tail", "sync"), PURPLE),
     **dict.fromkeys(("unknown", "gap_unknown"), GREY),
 }
+PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
 
 
 @styled
-def ladder(bars: Sequence[tuple[str, float, float | None]], context: int) -> Figure:
-    """`bars`: variant, median step in ms, memory floor in ms."""
-    figure, axes = _rows([name for name, _, _ in bars])
-    longest = max(step for _, step, _ in bars)
-    for row, (_, step, floor) in enumerate(bars):
+def ladder(bars: Sequence[tuple[str, float, float | None, float | None]], context: int) -> Figure:
+    """`bars`: variant, median step in ms, memory floor in ms, ratio of the two."""
+    figure, axes = _rows([name for name, *_ in bars])
+    longest = max(step for _, step, *_ in bars)
+    for row, (_, step, floor, ratio) in enumerate(bars):
         reached = min(step, floor or 0.0)
         axes.barh(row, reached, 0.64, color=BLUE)
         axes.barh(row, step - reached, 0.64, left=reached, color=ORANGE)
         if floor is not None:
             axes.plot([floor, floor], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
-        text = _ms(step) if floor is None else f"{_ms(step)}  ({step / floor:.2f} x floor)"
+        text = _ms(step) if ratio is None else f"{_ms(step)}  ({ratio:.2f} x floor)"
         axes.text(max(step, floor or 0.0) + longest * 0.012, row, text, va="center", fontsize=8.5)
-    axes.set_xlim(0, longest * 1.24)
+    axes.set_xlim(0, longest * 1.26)
     axes.set_xlabel(f"median step at context {context}, ms")
     handles = [Patch(color=BLUE, label="up to the memory floor"), Patch(color=ORANGE, label="above it")]
     figure.legend(handles=handles, loc="outside upper center", ncols=2)
@@ -61,52 +62,53 @@ def ladder(bars: Sequence[tuple[str, float, float | None]], context: int) -> Fig
 
 @styled
 def parts(stacks: Mapping[str, Mapping[str, float]]) -> Figure:
-    """Per variant its parts in us."""
+    """Per variant its parts in ms, and `step`, their sum."""
     figure, axes = _rows(list(stacks))
     used: dict[str, None] = {}
     for row, stack in enumerate(stacks.values()):
         left = 0.0
-        for part, us in stack.items():
-            axes.barh(
-                row, us / 1e3, 0.64, left=left, color=KIND_COLOURS[part], edgecolor=PAPER, linewidth=0.4
-            )
-            left += us / 1e3
-            if us:
+        for part, ms in stack.items():
+            if part != "step" and ms:
+                axes.barh(row, ms, 0.64, left=left, color=colour(part), edgecolor=PAPER, linewidth=0.4)
+                left += ms
                 used[part] = None
-        axes.text(left, row, f" {_ms(left)}", va="center", fontsize=8.5)
-    axes.set_xlim(0, axes.get_xlim()[1] * 1.05)
+        axes.text(left, row, f" {_ms(stack['step'])}", va="center", fontsize=8.5)
+    axes.set_xlim(0, max(stack["step"] for stack in stacks.values()) * 1.12)
     axes.set_xlabel("per traced step, the profiler's cost included, ms")
     _key(figure, list(used))
     return figure
 
 
+Curves = Mapping[str, Sequence[tuple[int, float]]]
+
+
 @styled
-def context(curves: Mapping[str, Sequence[tuple[int, float]]], floors: Sequence[tuple[int, float]]) -> Figure:
-    """Per variant (tokens in the cache, ms); `floors` likewise."""
-    figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
-    axes = figure.subplots()
-    ordered = sorted(curves.items(), key=lambda curve: -curve[1][-1][1])
-    for number, (name, points) in enumerate(ordered):
-        axes.plot(*zip(*points, strict=True), label=name, **_line(number))
-    if floors:
-        axes.plot(*zip(*floors, strict=True), label="memory floor", color=INK, linestyle="--", linewidth=1.4)
-    axes.set_xscale("log")
-    axes.set_yscale("log")
-    axes.set_xticks(sorted({n for points in curves.values() for n, _ in points}))
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axes.xaxis.set_minor_locator(NullLocator())
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: f"{value:g}" if _few(axes, value) else ""))
-    axes.set_xlabel("context: tokens in the cache (log)")
-    axes.set_ylabel("median step, ms (log)")
-    figure.legend(loc="outside right upper", fontsize=8.5)
+def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, float]]) -> Figure:
+    """Per variant (tokens in the cache, ms); those that are `cached` once more, enlarged; `floors` as they."""
+    figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for number, (name, points) in enumerate(curves.items()):
+        left.plot(*zip(*points, strict=True), label=name, **line_style(number))
+        if name in cached:
+            right.plot(*zip(*points, strict=True), **line_style(number))
+    for axes in (left, right):
+        axes.set_xlabel("context: tokens in the cache")
+        if floors:
+            label = "memory floor" if axes is left else None
+            axes.plot(*zip(*floors, strict=True), label=label, color=INK, linestyle="--", linewidth=1.4)
+    left.set_xscale("log")
+    left.set_yscale("log")
+    left.set_xticks(sorted({n for points in curves.values() for n, _ in points}))
+    left.xaxis.set_minor_locator(NullLocator())
+    for axis in (left.xaxis, left.yaxis):
+        axis.set_major_formatter(PLAIN)
+    left.yaxis.set_minor_formatter(NullFormatter())
+    left.set_ylabel("median step, ms")
+    left.set_title("all, both axes logarithmic", loc="left")
+    right.set_ylim(bottom=0)
+    right.set_title("with a cache", loc="left")
+    figure.legend(loc="outside lower center", ncols=5, fontsize=8.5)
     return figure
-
-
-def _few(axes: Axes, value: float) -> bool:
-    """On an axis shorter than a decade or two, 2 and 5 get a number as well."""
-    low, high = axes.get_ylim()
-    return high / low < 100 and f"{value:e}"[0] in "25"
 
 
 @styled
@@ -118,7 +120,7 @@ def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]]) -> Figure:
     for number, (name, points) in enumerate(ordered):
         widths, values = [w for w, _ in points], [e.mid for _, e in points]
         reach = [[e.mid - e.low for _, e in points], [e.high - e.mid for _, e in points]]
-        axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **_line(number))
+        axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **line_style(number))
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xticks(sorted({w for points in curves.values() for w, _ in points}))
     axes.set_xlim(left=0)
@@ -135,51 +137,58 @@ def price(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     for row, (seconds, memory) in enumerate(bars.values()):
         left.barh(row, seconds, 0.64, color=BLUE)
-        left.text(seconds, row, f" {seconds:.3g}", va="center", fontsize=8.5)
+        left.text(seconds, row, f" {seconds:.3g} s", va="center", fontsize=8.5)
         start = 0.0
-        for held, colour in HELD.items():
+        for held, shade in HELD.items():
             size = (memory.get(f"{held}_bytes") or 0) / 1e6
-            right.barh(row, size, 0.64, left=start, color=colour)
+            right.barh(row, size, 0.64, left=start, color=shade)
             start += size
     left.set_yticks(range(len(bars)), list(bars))
     left.invert_yaxis()
     left.set_xscale("log")
-    left.set_xlim(right=left.get_xlim()[1] * 4)
-    left.set_xlabel("warm-up, s (log)")
+    left.set_xlim(right=left.get_xlim()[1] * 6)
+    left.xaxis.set_major_formatter(PLAIN)
+    left.set_xlabel("warm-up, s (logarithmic)")
     right.set_xlabel("memory, MB")
+    right.tick_params(axis="y", length=0)
+    right.margins(x=0.05)
     for axes in (left, right):
         axes.grid(axis="y", visible=False)
-    handles = [Patch(color=colour, label=held) for held, colour in HELD.items()]
-    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles))
+    handles = [Patch(color=shade, label=held) for held, shade in HELD.items()]
+    figure.legend(handles=handles, loc="outside upper right", ncols=len(handles))
     return figure
 
 
 @styled
 def timeline(data: Mapping[str, Any]) -> Figure:
-    """See `profiling.timeline`; all steps on one time axis."""
-    rows = [(step, row) for step in data["steps"] for row in step["rows"]]
-    gaps = len(data["steps"]) - 1
-    figure = Figure(figsize=(WIDTH_IN, 1.2 + 0.28 * (len(rows) + gaps)), layout="constrained")
+    """See `profiling.timeline`; all steps on one time axis, the innermost op on top."""
+    lines = sum(1 + len(step["rows"]) for step in data["steps"])
+    figure = Figure(figsize=(WIDTH_IN, 1.3 + 0.42 * lines), layout="constrained")
     axes = figure.subplots()
-    height, ticks, used = 0.0, [], dict[str, None]()
+    height, labels, used = 0, [], dict[str, None]()
     for step in data["steps"]:
-        for number, row in enumerate(step["rows"]):
-            spans = [(start / 1e3, length / 1e3) for start, length, _, _ in row["bars"]]
-            kinds = [data["kinds"][kind] for _, _, kind, _ in row["bars"]]
-            colours = [KIND_COLOURS[kind] for kind in kinds]
+        whole = [[0, step["length_us"], None, None]]
+        host = [bar for depth in [whole, *step["host"]] for bar in depth]
+        for label, bars in [(step["variant"], host), *((r["label"], r["bars"]) for r in step["rows"])]:
+            kinds = ["python" if bar[2] is None else data["kinds"][bar[2]] for bar in bars]
+            spans = [(bar[0] / 1e3, bar[1] / 1e3) for bar in bars]
+            shades = [colour(kind) for kind in kinds]
+            axes.broken_barh(spans, (height - 0.38, 0.76), facecolors=shades, linewidth=0, rasterized=True)
             used |= dict.fromkeys(kinds)
-            axes.broken_barh(spans, (height - 0.4, 0.8), facecolors=colours, linewidth=0, rasterized=True)
-            ticks.append((height, f"{step['variant']}: {row['label']}" if number == 0 else row["label"]))
+            labels.append(label)
             height += 1
-        axes.axvline(step["length_us"] / 1e3, color=INK, linewidth=0.8, linestyle=":")
-        height += 1
-    axes.set_yticks([at for at, _ in ticks], [label for _, label in ticks])
-    axes.set_ylim(height - 1.5, -0.6)
+    axes.set_yticks(range(height), labels)
+    axes.set_ylim(height - 0.4, -0.6)
     axes.set_xlim(0, max(step["length_us"] for step in data["steps"]) / 1e3 * 1.01)
     axes.grid(axis="y", visible=False)
-    axes.set_xlabel("ms from the step's start (dotted: a step's end); white is time outside ops")
+    axes.set_xlabel("ms from the step's start")
     _key(figure, list(used))
     return figure
+
+
+def colour(kind: str) -> str:
+    """Of a part, an op's class, a call or a device event."""
+    return KIND_COLOURS.get(kind, GREY)
 
 
 def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
@@ -193,11 +202,11 @@ def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
 
 
 def _key(figure: Figure, kinds: Sequence[str]) -> None:
-    handles = [Patch(color=KIND_COLOURS[kind], label=kind.replace("_", " ")) for kind in kinds]
+    handles = [Patch(color=colour(kind), label=kind.replace("_", " ")) for kind in kinds]
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
 
 
-def _line(number: int) -> dict[str, Any]:
+def line_style(number: int) -> dict[str, Any]:
     """Colour, marker and dash: no two lines share all three, and colour is never the only difference."""
     colours = len(SERIES)
     return {

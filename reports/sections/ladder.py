@@ -65,7 +65,12 @@ def _steps(study: Study, row: dict[str, Any]) -> list[str]:
 
 def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
     bars = [
-        (r["variant"], r["steps"][study.short]["median"], r["memory_floor_ms"])
+        (
+            r["variant"],
+            r["steps"][study.short]["median"],
+            r["memory_floor_ms"],
+            r["ratio_to_memory_floor"].mid if r["ratio_to_memory_floor"] else None,
+        )
         for r in rows
         if r["steps"][study.short]
     ]
@@ -193,27 +198,24 @@ def context(study: Study) -> Section | None:
     contexts = study.measured.contexts
     if not study.timed or len(contexts) < 2:
         return None
-    steps = {name: study.measured.row(name)["steps"] for name in study.timed}
-    curves = {
-        name: [(n, q["median"]) for n, q in by_context.items() if q] for name, by_context in steps.items()
-    }
-    floors = [
-        (n, float(reads.median()))
-        for n in contexts
-        if len(reads := study.measured.memory_floor(study.timed[-1], n))
-    ]
+    curves = {}
+    for name in study.timed:
+        steps = [(n, study.measured.step_quantiles(name, n)) for n in contexts]
+        curves[name] = [(n, quantiles["median"]) for n, quantiles in steps if quantiles]
+    cached = [name for name in study.timed if study.variants[name]["parent"]]
+    of = study.judged.parent or study.timed[-1]
+    floors = [(n, ms) for n in contexts if (ms := study.measured.memory_floor_ms(of, n)) is not None]
     rows = [
         [code(name), *(str(study.variants[name]["slots"][str(n)]) for n in contexts)] for name in study.timed
     ]
-    alt = (
-        f"Lines of the median step over the tokens in the cache, {contexts[0]} to {contexts[-1]}, one line "
-        "per variant, with the memory floor below; a decoder without a cache rises steeply, the others stay "
-        "nearly flat."
+    alt = f"Lines of the median step over {contexts[0]} to {contexts[-1]} tokens in the cache: " + "; ".join(
+        f"{name} from {number(points[0][1])} to {number(points[-1][1])} ms" for name, points in curves.items()
     )
+    caption = f"Median step over context, and the memory floor of `{of}`."
     return Section(
         "Step over context",
         [
-            Figure("context", alt, "Median step over context.", lambda: figures.context(curves, floors)),
+            Figure("context", f"{alt}.", caption, lambda: figures.context(curves, cached, floors)),
             Text(
                 "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
                 "its bucket."

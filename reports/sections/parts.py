@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from profiling.effects import rest
 from reports import figures
 from reports.content import (
@@ -24,52 +22,48 @@ COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
 
 
 def parts(study: Study) -> Section | None:
-    traced = {
-        name: e["trace"] for name, e in study.variants.items() if e.get("trace") and name in study.timed
-    }
+    traced = {name: ms for name in study.timed if (ms := study.measured.traced_ms(name))}
     if not traced:
         return None
-    kinds = list(dict.fromkeys(part for t in traced.values() for part in t["analysis"]["parts_us"]))
-    stacks = {name: t["analysis"]["parts_us"] for name, t in traced.items()}
-    alt = (
-        f"Stacked bars of {', '.join(kinds)} per traced step for {len(stacks)} variants: "
-        + "; ".join(
-            f"{name} {', '.join(f'{p} {number(us / 1e3)} ms' for p, us in s.items())}"
-            for name, s in stacks.items()
-        )
-        + "."
+    kinds = list(dict.fromkeys(part for ms in traced.values() for part in ms))
+    alt = "Stacked bars of the parts of one traced step: " + "; ".join(
+        f"{name} {', '.join(f'{part} {number(value)} ms' for part, value in ms.items() if value)}"
+        for name, ms in traced.items()
     )
+    caption = "Where the time of one traced step goes."
     blocks: list[Block] = [
         Text(
             "Means per traced step; the parts sum to the step. A trace gives shares and counts: its times "
             "contain the profiler's own cost (last column: step under the profiler over step without)."
         ),
-        Figure("parts", alt, "Where the time of one traced step goes.", lambda: figures.parts(stacks)),
+        Figure("parts", f"{alt}.", caption, lambda: figures.parts(traced)),
         _parts_table(study, traced, kinds),
         *_rest(study),
     ]
-    problems = [f"{code(n)}: {p}" for n, t in traced.items() for p in t["analysis"]["problems"]]
+    problems = [
+        f"{code(name)}: {problem}"
+        for name in traced
+        for problem in study.variants[name]["trace"]["analysis"]["problems"]
+    ]
     if problems:
         blocks += [Text("Traces that are not to be trusted:"), Bullets(problems)]
     return Section("Where the time goes", blocks)
 
 
-def _parts_table(study: Study, traced: dict[str, Any], kinds: list[str]) -> Table:
-    seen = [k for k in COUNTS if any(t["analysis"]["counts"].get(k) for t in traced.values())]
+def _parts_table(study: Study, traced: dict[str, dict[str, float]], kinds: list[str]) -> Table:
+    counts = {name: study.variants[name]["trace"]["analysis"]["counts"] for name in traced}
+    seen = [what for what in COUNTS if any(found.get(what) for found in counts.values())]
     rows = [
         [
             code(name),
-            *(
-                number(us / 1e3) if (us := t["analysis"]["parts_us"].get(k)) is not None else ""
-                for k in kinds
-            ),
-            *(number(t["analysis"]["counts"].get(k), 4) for k in seen),
+            *(number(ms[kind]) if kind in ms else "" for kind in kinds),
+            *(number(counts[name].get(what), 4) for what in seen),
             number(study.measured.profiler_ratio(name)),
         ]
-        for name, t in traced.items()
+        for name, ms in traced.items()
     ]
-    heads = ["variant", *(f"{k.replace('_', ' ')}, ms" for k in kinds), *(k.replace("_", " ") for k in seen)]
-    return Table([*heads, "profiled / plain"], rows)
+    heads = [f"{kind.replace('_', ' ')}, ms" for kind in kinds] + [what.replace("_", " ") for what in seen]
+    return Table(["variant", *heads, "profiled / plain"], rows)
 
 
 def _rest(study: Study) -> list[Block]:
@@ -99,8 +93,9 @@ def timeline(study: Study) -> Section | None:
     if not data or not data["steps"]:
         return None
     names = joined([step["variant"] for step in data["steps"]])
-    lengths = ", ".join(f"{s['variant']} {number(s['length_us'] / 1e3)} ms" for s in data["steps"])
+    lengths = ", ".join(f"{step['variant']} {number(step['length_us'])} us" for step in data["steps"])
     alt = f"One traced step each of {names.replace('`', '')} on one time axis, op by op: {lengths}."
     caption = f"One step of {names} on the same time axis, as traced."
+    colours = {kind: figures.colour(kind) for kind in ["python", *data["kinds"]]}
     picture = Figure("timeline", alt, caption, lambda: figures.timeline(data))
-    return Section("One step, op by op", [Timeline(data, picture)])
+    return Section("One step, op by op", [Timeline(data, colours, picture)])
