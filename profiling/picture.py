@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.attribution import HOST, Attribution, cpu
+from profiling.attribution import HOST, Attribution
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
@@ -59,7 +59,7 @@ def _host_row(trace: Trace, thread: int, start: int, end: int) -> dict[str, Any]
     """The step's thread: outermost ops, or without a device every op by its class, those it calls after
     it.
     """
-    ops = cpu.host_ops(trace)
+    ops = trace.host_ops
     ops = ops[(ops["thread"] == thread) & (ops["start_ns"] < end) & (ops["end_ns"] > start)]
     bars = []
     if not trace.device_events.empty:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.attribution import HOST, Attribution, cpu
+from profiling.attribution import HOST, Attribution
 from profiling.attribution.device import owners
 from profiling.reading import main_device
 from profiling.trace import Steps, Trace
@@ -138,7 +138,7 @@ def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | in
 
 def _tape(trace: Trace, steps: Steps, attribution: Attribution, costs: Costs) -> Prediction | None:
     compute = attribution.parts[attribution.parts["part"] == "compute"]["us"]
-    ops = cpu.host_ops(trace)
+    ops = trace.host_ops
     recorded = []
     for start, end, thread in steps.windows():
         inside = (ops["thread"] == thread) & ops["start_ns"].between(start, end, inclusive="left")

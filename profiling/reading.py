@@ -17,7 +17,6 @@ import pandas as pd
 from profiling.attribution import HOST, Attribution, device, integrity
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import union_ns
-from profiling.trace.syncs import waits_of_host
 
 LEAST_EVENTS = 8
 DEVICE_SHARE = 0.8
@@ -104,7 +103,7 @@ def device_shares(trace: Trace, steps: Steps, attribution: Attribution, of: str)
     waits = attribution.waits[(attribution.waits["device"] == of) & attribution.waits["step"].isin(judged)]
     ns = dict.fromkeys(("device", "launch", "sync", "host", "unknown"), 0.0)
     ns["device"] += int(parts.loc[parts["part"] == "busy", "ns"].sum())
-    _add_waits(ns, waits, waits_of_host(trace))
+    _add_waits(ns, waits, trace.host_waits)
     if len(judged) > 1:
         _add_between(ns, trace, attribution, of, judged)
     total = sum(ns.values())

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.attribution import Attribution, cpu
+from profiling.attribution import Attribution
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import CALL_CATEGORY, OP_CATEGORIES, PYTHON_CATEGORIES
@@ -38,7 +38,7 @@ def kernels(trace: Trace, device: str, rows: int) -> list[dict[str, Any]]:
 
 def host_ops(trace: Trace, rows: int) -> list[dict[str, Any]]:
     """Host ops by name, by own time (without the ops they call): `name`, `count`, `self_us`, `mean_us`."""
-    ops = cpu.host_ops(trace)
+    ops = trace.host_ops
     return _by_name(ops["name"], ops["self_ns"], rows, "self_us")
 
 

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from profiling.attribution import attribute
-from profiling.attribution.cpu import host_ops
 from profiling.predict import Costs, replay
 from profiling.trace import load, ops, steps
 from profiling.trace.names import op_class
@@ -93,7 +92,7 @@ def test_own_times_are_those_of_key_averages(tmp_path) -> None:
     net = torch.nn.Sequential(*[torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.LayerNorm(32)] * 3).eval()
     x = torch.randn(2, 32)
     profiler = traced(lambda: net(x), tmp_path / "t.json.gz", record_shapes=True, with_stack=True)
-    found = host_ops(load(tmp_path / "t.json.gz"))
+    found = load(tmp_path / "t.json.gz").host_ops
     sums = found.groupby(found["name"].astype(str))["self_ns"].agg(["size", "sum"])
     theirs = {row.key: row for row in profiler.key_averages() if row.key.startswith("aten::")}
     assert set(theirs) == set(sums.index)
@@ -167,7 +166,7 @@ def test_own_times_by_brute_force(tmp_path_factory, made: Synthetic) -> None:
     """Each nanosecond belongs to the op that started last among those that cover it (the shortest of
     equals).
     """
-    found = host_ops(load(made.write(tmp_path_factory.mktemp("t") / "t.json")))
+    found = load(made.write(tmp_path_factory.mktemp("t") / "t.json")).host_ops
     owner = np.full(20_000, -1)
     for row, (start, end) in enumerate(zip(found["start_ns"], found["end_ns"], strict=True)):
         owner[start:end] = row

@@ -14,7 +14,6 @@ from profiling.attribution.checks import cautions, integrity
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import by_device
 from profiling.trace.names import OP_CATEGORIES
-from profiling.trace.syncs import waits_of_host
 
 __all__ = ["Attribution", "attribute", "cautions", "integrity"]
 HOST = "cpu"
@@ -91,7 +90,7 @@ def _on_devices(work: pd.DataFrame, steps: Steps) -> tuple[list[object], list[ob
 def _on_host(trace: Trace, steps: Steps) -> tuple[list[object], list[object]]:
     parts: list[object] = []
     spans: list[object] = []
-    ops = cpu.host_ops(trace)
+    ops = trace.host_ops
     by_thread = {thread: ops[ops["thread"] == thread] for thread in ops["thread"].unique().tolist()}
     for step, (start, end, thread) in enumerate(steps.windows()):
         divided = cpu.parts_ns(by_thread.get(thread), start, end)
@@ -108,7 +107,7 @@ def _counts(trace: Trace, steps: Steps) -> pd.DataFrame:
         "launches": calls.loc[calls["kind"] == "kernel", "start_ns"],
         "graph_launches": calls.loc[calls["kind"] == "graph", "start_ns"],
         "host_ops": trace.in_categories(OP_CATEGORIES)["ts_ns"],
-        "syncs": waits_of_host(trace)["start_ns"],
+        "syncs": trace.host_waits["start_ns"],
     }
     counts = pd.DataFrame({"step": range(len(steps)), "kernels": np.bincount(kernels, minlength=len(steps))})
     for what, times in starts.items():

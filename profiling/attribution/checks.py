@@ -11,9 +11,8 @@ import pandas as pd
 
 from profiling.attribution import device
 from profiling.trace import Steps, Trace
-from profiling.trace.devices import NONE
+from profiling.trace.devices import NONE, matching
 from profiling.trace.names import OVERHEAD_CATEGORIES, WHOLE_DEVICE_SYNC
-from profiling.trace.syncs import waits_of_host
 
 if TYPE_CHECKING:
     from profiling.attribution import Attribution
@@ -154,7 +153,7 @@ def clock_skew_ns(trace: Trace) -> int:
     work = trace.device_events
     linked = work[work["call"] >= 0]
     skew = int((linked["call_start_ns"] - linked["start_ns"]).max()) if len(linked) else 0
-    syncs = trace.calls[trace.calls["name"].astype(str).str.match(WHOLE_DEVICE_SYNC)]
+    syncs = trace.calls[matching(trace.calls["name"], WHOLE_DEVICE_SYNC)]
     starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     call_ends, ids = work["call_end_ns"].to_numpy(), work["correlation"].to_numpy()
     columns = (syncs[key].tolist() for key in ("start_ns", "end_ns", "correlation"))
@@ -191,7 +190,7 @@ def cautions(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
     if skew:
         finest = f"{skew / 1000:.1f} us"
         notes.append(f"host and device clocks disagree by at least {finest}: the split is no finer")
-    hidden = int(waits_of_host(trace)["hidden"].sum())
+    hidden = int(trace.host_waits["hidden"].sum())
     if hidden:
         notes.append(f"{hidden} copies to the host block like a sync")
     notes += [_profiler_overhead(trace, steps), _uneven_steps(attribution), _queued_before(attribution)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from profiling.trace.names import (
     LAUNCH_KINDS,
     MEMCPY_CATEGORIES,
     MEMSET_CATEGORIES,
+    TO_HOST_COPY,
     call_kind,
 )
 
@@ -103,6 +105,30 @@ def _name_unknown_launches(calls: pd.DataFrame, work: pd.DataFrame) -> None:
     if len(unnamed):
         kind_of = work[work["call"].isin(unnamed)].groupby("call")["kind"].first()
         calls.loc[kind_of.index, "kind"] = kind_of.to_numpy()
+
+
+def matching(names: pd.Series[Any], pattern: re.Pattern[str]) -> npt.NDArray[np.bool_]:
+    """Per row of a categorical column whether its name matches from the start; each name is looked at
+    once.
+    """
+    found = np.array([pattern.match(str(name)) is not None for name in names.cat.categories], np.bool_)
+    return found[names.cat.codes.to_numpy()] if len(found) else np.zeros(len(names), np.bool_)
+
+
+def host_waits_of(calls: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:
+    """The `host_waits` table of `profiling.trace.Trace`: synchronising calls, and copies that block unsaid.
+
+    A copy to the host blocks if its call returns only after the device has finished it: pageable memory, or a
+    call that is synchronous by definition.
+    """
+    copies = work[
+        ((work["kind"] == "memcpy") & (work["call"] >= 0)).to_numpy() & matching(work["name"], TO_HOST_COPY)
+    ]
+    blocking = copies[copies["call_end_ns"] >= copies["end_ns"]]
+    hidden = np.zeros(len(calls), np.bool_)
+    hidden[blocking["call"].to_numpy()] = True
+    waiting = (calls["kind"] == "sync").to_numpy() | hidden
+    return calls[waiting].assign(hidden=hidden[waiting])
 
 
 def by_device(work: pd.DataFrame) -> dict[str, pd.DataFrame]:

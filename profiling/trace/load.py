@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from profiling.trace import devices
+from profiling.trace import devices, hostops
 from profiling.trace.read import metadata, open_source, pieces
 from profiling.trace.table import Builder
 
@@ -53,6 +53,19 @@ class Trace:
     @cached_property
     def _linked(self) -> tuple[pd.DataFrame, pd.DataFrame]:
         return devices.calls_of(self.events)
+
+    @cached_property
+    def host_ops(self) -> pd.DataFrame:
+        """Host ops by thread and start, an op ahead of those it calls: `name`, `thread`, `start_ns`,
+        `end_ns`, `parent` (row, -1: none), `self_ns`, `class` (see `names.op_class`), `recorded` (a recording
+        of the step would hold it: it has a kernel and no op above it has one).
+        """
+        return hostops.host_ops_of(self.events)
+
+    @cached_property
+    def host_waits(self) -> pd.DataFrame:
+        """Calls in which the host waits for the device: rows of `calls` with `hidden` (a blocking copy)."""
+        return devices.host_waits_of(self.calls, self.device_events)
 
     def in_categories(self, categories: frozenset[str]) -> pd.DataFrame:
         """Events of some categories, in file order."""

@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.trace import repetition
+from profiling.trace.devices import matching
 from profiling.trace.names import (
     ANNOTATION_CATEGORIES,
     ENGINE_STEP,
@@ -62,11 +63,11 @@ def steps(trace: Trace, pattern: str | None = None) -> Steps:
     """
     if pattern is not None:
         return _by_pattern(trace, pattern)
-    marks = _windows(trace, ANNOTATION_CATEGORIES | OP_CATEGORIES)
-    chosen = marks[marks["name"].str.match(PROFILER_STEP)]
-    if len(chosen):
-        return _finish(trace, chosen, "ProfilerStep marks")
-    annotations = marks[marks["annotation"]]
+    marks = trace.in_categories(ANNOTATION_CATEGORIES | OP_CATEGORIES)
+    marks = marks[matching(marks["name"], PROFILER_STEP)]
+    if len(marks):
+        return _finish(trace, _windows(marks), "ProfilerStep marks")
+    annotations = _windows(trace.in_categories(ANNOTATION_CATEGORIES))
     chosen = annotations[annotations["name"].str.fullmatch(ENGINE_STEP)]
     if len(chosen):
         return _finish(trace, chosen, f"engine annotations like {str(chosen['name'].iat[0])[:40]!r}")
@@ -74,8 +75,7 @@ def steps(trace: Trace, pattern: str | None = None) -> Steps:
     return found or _whole(trace)
 
 
-def _windows(trace: Trace, categories: frozenset[str]) -> pd.DataFrame:
-    rows = trace.in_categories(categories)
+def _windows(rows: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "name": rows["name"].astype(object),
@@ -89,7 +89,7 @@ def _windows(trace: Trace, categories: frozenset[str]) -> pd.DataFrame:
 
 
 def _by_pattern(trace: Trace, pattern: str) -> Steps:
-    rows = _windows(trace, ANNOTATION_CATEGORIES | OP_CATEGORIES | PYTHON_CATEGORIES)
+    rows = _windows(trace.in_categories(ANNOTATION_CATEGORIES | OP_CATEGORIES | PYTHON_CATEGORIES))
     chosen = rows[rows["name"] == pattern]
     if chosen.empty:
         try:
@@ -183,7 +183,7 @@ def _by_repetition(trace: Trace) -> Steps | None:
         first_work = trace.device_events.drop_duplicates("call").set_index("call")["name"].astype(object)
         keys = first_work.reindex(rows.index).fillna(rows["name"].astype(object)).to_numpy()
     else:
-        ops = _windows(trace, OP_CATEGORIES)
+        ops = _windows(trace.in_categories(OP_CATEGORIES))
         if ops.empty:
             return None
         what, rows = "ops", _outermost(ops[ops["thread"] == ops["thread"].mode().iat[0]])
@@ -221,7 +221,7 @@ def _whole(trace: Trace) -> Steps:
     launches = calls[calls["kind"].isin(["kernel", "graph", "memcpy", "memset"])]
     spans = pd.concat([launches[["start_ns", "end_ns"]], work[["start_ns", "end_ns"]]])
     if spans.empty:
-        spans = _windows(trace, OP_CATEGORIES | ANNOTATION_CATEGORIES)
+        spans = _windows(trace.in_categories(OP_CATEGORIES | ANNOTATION_CATEGORIES))
     if spans.empty:
         return Steps(pd.DataFrame(columns=_COLUMNS), "nothing to take steps from")
     row = {

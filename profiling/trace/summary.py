@@ -138,8 +138,9 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
     following = [*windows["start_ns"].tolist()[1:], None][: len(windows)]
     rows = []
     columns = (windows[key].tolist() for key in ("name", "tid", "start_ns", "end_ns"))
+    call_starts = calls["start_ns"].to_numpy()
     for name, tid, start, end, next_start in zip(*columns, following, strict=True):
-        called = calls[(calls["start_ns"] >= start) & (calls["start_ns"] < end)]
+        called = calls.iloc[slice(*np.searchsorted(call_starts, (start, end)))]
         kinds = called["kind"].value_counts().to_dict()
         syncs = called[called["kind"] == "sync"]
         rows.append(
@@ -159,7 +160,8 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def _window_on_device(work: pd.DataFrame, start: int, end: int) -> dict[str, Any]:
-    own = work[(work["call_start_ns"] >= start) & (work["call_start_ns"] < end)]
+    called = work["call_start_ns"].to_numpy()
+    own = work[(called >= start) & (called < end)]
     begins, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     clipped = union_ns(np.clip(begins, start, end), np.clip(ends, start, end))
     numbers: dict[str, Any] = {
@@ -174,13 +176,15 @@ def _window_on_device(work: pd.DataFrame, start: int, end: int) -> dict[str, Any
         },
     }
     if len(own):
-        of_own = device_numbers(own)
+        own_start, own_end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
+        reach = np.maximum.accumulate(own_end)
+        span, busy = int(reach[-1] - own_start[0]), union_ns(own_start, own_end)
         numbers |= {
-            "busy_us": of_own["busy_us"],
-            "gpu_span_us": of_own["span_us"],
-            "idle_in_gpu_span_us": of_own["idle_us"],
-            "first_gpu_start_rel_us": us(own["start_ns"].to_numpy()[0] - start),
-            "last_gpu_end_rel_to_step_end_us": us(int(own["end_ns"].max()) - end),
-            "longest_gap_us": of_own["longest_gap_us"],
+            "busy_us": us(busy),
+            "gpu_span_us": us(span),
+            "idle_in_gpu_span_us": us(span - busy),
+            "first_gpu_start_rel_us": us(own_start[0] - start),
+            "last_gpu_end_rel_to_step_end_us": us(reach[-1] - end),
+            "longest_gap_us": us(max((own_start[1:] - reach[:-1]).max(initial=0), 0)),
         }
     return numbers

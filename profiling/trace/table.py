@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from decimal import Decimal, InvalidOperation
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,14 @@ class Codes(dict[Any, int]):
             return np.fromiter(
                 (self[v if isinstance(v, str | int) else str(v)] for v in values), np.int32, len(values)
             )
+
+
+def values_of(events: list[dict[str, Any]], key: str, default: Any = None) -> list[Any]:
+    """One key of every event; the fast way where every event has it."""
+    try:
+        return list(map(itemgetter(key), events))
+    except KeyError:
+        return [event.get(key, default) for event in events]
 
 
 def nanoseconds(values: list[Any]) -> tuple[Int, npt.NDArray[np.bool_]]:
@@ -70,13 +79,22 @@ def _exact_ns(value: Any) -> int | None:
         return None
 
 
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if type(args) is dict else _NO_ARGS
+
+
+def _integers(values: list[Any]) -> Int:
+    """Correlation ids as int64, -1 where there is none."""
+    if set(map(type, values)) <= {int} and max(values, default=0) < 2**63 and min(values, default=0) >= -1:
+        return np.array(values, np.int64)
+    return np.array([_integer(value) for value in values], np.int64)
+
+
 def _integer(value: Any) -> int:
-    """A correlation id as int64, -1 where there is none."""
-    if type(value) is int and 0 <= value < 2**63:
-        return value
     if isinstance(value, str) and value.isdecimal():
-        return _integer(int(value))
-    return -1
+        value = int(value)
+    return value if type(value) is int and 0 <= value < 2**63 else -1
 
 
 class Builder:
@@ -95,16 +113,13 @@ class Builder:
 
     def add(self, events: list[Any]) -> None:
         self.total += len(events)
-        complete: list[dict[str, Any]] = []
-        spans: list[dict[str, Any]] = []
-        for event in events:
-            if type(event) is not dict:
-                self.source.skip("not an event")
-            elif (phase := event.get("ph")) == "X":
-                complete.append(event)
-            elif phase == "B" or phase == "E":
-                spans.append(event)
-        if spans:
+        if set(map(type, events)) != {dict}:
+            self.source.skip("not an event", sum(type(e) is not dict for e in events))
+            events = [e for e in events if type(e) is dict]
+        phases = values_of(events, "ph")
+        complete = [e for e, phase in zip(events, phases, strict=True) if phase == "X"]
+        if "B" in phases or "E" in phases:
+            spans = [e for e, phase in zip(events, phases, strict=True) if phase in ("B", "E")]
             complete.extend(self._close_spans(spans))
         if complete:
             self._add_complete(complete)
@@ -124,20 +139,23 @@ class Builder:
         return closed
 
     def _add_complete(self, events: list[dict[str, Any]]) -> None:
-        ts, ts_good = nanoseconds([e.get("ts") for e in events])
-        dur, dur_good = nanoseconds([e.get("dur") for e in events])
+        ts, ts_good = nanoseconds(values_of(events, "ts"))
+        dur, dur_good = nanoseconds(values_of(events, "dur"))
         good = ts_good & dur_good & (dur >= 0)
         if not good.all():
             self.source.skip("event without a usable ts", int((~ts_good).sum()))
             self.source.skip("event without a usable dur", int((ts_good & ~(dur_good & (dur >= 0))).sum()))
             events = [e for e, keep in zip(events, good, strict=True) if keep]
             ts, dur = ts[good], dur[good]
-        cat = self.categories.column([e.get("cat") for e in events])
+        cat = self.categories.column(values_of(events, "cat"))
+        names = values_of(events, "name", "")
+        if set(map(type, names)) != {str}:
+            names = list(map(str, names))
         columns: dict[str, npt.NDArray[Any]] = {
-            "name": self.names.column([str(e.get("name", "")) for e in events]),
+            "name": self.names.column(names),
             "cat": cat,
-            "pid": self.pids.column([e.get("pid", "") for e in events]),
-            "tid": self.tids.column([e.get("tid", "") for e in events]),
+            "pid": self.pids.column(values_of(events, "pid", "")),
+            "tid": self.tids.column(values_of(events, "tid", "")),
             "ts_ns": ts,
             "dur_ns": dur,
             **self._from_args(events, cat),
@@ -151,20 +169,16 @@ class Builder:
         """Device, stream and correlation: of device events and of calls only. `args.stream` alone means
         nothing.
         """
-        device = np.full(len(events), -1, np.int32)
-        stream = np.full(len(events), -1, np.int32)
-        correlation = np.full(len(events), -1, np.int64)
         kinds = [str(c).lower() for c in self.categories]
         on_device = np.array([k in DEVICE_CATEGORIES for k in kinds], np.bool_)[cat]
         is_call = np.array([CALL_CATEGORY.search(k) is not None for k in kinds], np.bool_)[cat]
-        rows = np.flatnonzero(on_device | is_call)
-        args = [a if type(a := events[i].get("args")) is dict else _NO_ARGS for i in rows]
-        correlation[rows] = [_integer(a.get("correlation")) for a in args]
-        for i, a in zip(rows, args, strict=True):
-            if on_device[i]:
-                event = events[i]
-                device[i] = self.devices[str(a.get("device", event.get("pid")))]
-                stream[i] = self.streams[str(a.get("stream", event.get("tid")))]
+        linked, work = np.flatnonzero(on_device | is_call), np.flatnonzero(on_device)
+        correlation = np.full(len(events), -1, np.int64)
+        device, stream = np.full(len(events), -1, np.int32), np.full(len(events), -1, np.int32)
+        correlation[linked] = _integers([_args(events[i]).get("correlation", -1) for i in linked.tolist()])
+        of_work = [(events[i], _args(events[i])) for i in work.tolist()]
+        device[work] = self.devices.column([str(a.get("device", e.get("pid"))) for e, a in of_work])
+        stream[work] = self.streams.column([str(a.get("stream", e.get("tid"))) for e, a in of_work])
         return {"device": device, "stream": stream, "correlation": correlation}
 
     def frame(self) -> pd.DataFrame:

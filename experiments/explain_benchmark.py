@@ -1,0 +1,177 @@
+"""Question: how fast and how large is `explain` beside Holistic Trace Analysis (HTA) on the same trace?
+
+Both load the file and answer three things: temporal breakdown, idle breakdown, launch statistics; `explain`
+is timed with everything that its --json holds, too. Each run is a fresh process and the tools alternate;
+the time is that of the work without interpreter and imports, the memory is the process's peak (Linux). HTA
+is optional: `pip install HolisticTraceAnalysis==0.5.0`, here or in an environment of its own (--hta-python).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from experiments._cli import console, plain_parser, print_json, run
+from variants.errors import UserError
+
+EXAMPLES = ("run.pt.trace.json.gz", "run.pt.trace.json.gz --copies 20 --hta-python hta/bin/python")
+PEAK = """
+def peak_bytes():
+    # Of this program alone: the maximum that getrusage gives begins with the parent's.
+    with open("/proc/self/status") as status:
+        return 1024 * next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+"""
+SAME_FOUR = """
+import json, sys, time
+from profiling.trace import load
+from profiling.trace.summary import file_numbers
+start = time.perf_counter()
+file_numbers(load(sys.argv[1]))
+print(json.dumps([time.perf_counter() - start, peak_bytes()]))
+"""
+EVERYTHING = """
+import json, sys, time
+from profiling.explain import as_json, explain
+start = time.perf_counter()
+as_json(explain(sys.argv[1]), sys.argv[1])
+print(json.dumps([time.perf_counter() - start, peak_bytes()]))
+"""
+HTA = """
+import json, logging, sys, time
+logging.disable(logging.CRITICAL)
+from hta.trace_analysis import TraceAnalysis
+start = time.perf_counter()
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir="")
+analysis.get_temporal_breakdown(visualize=False)
+analysis.get_idle_time_breakdown(visualize=False)
+analysis.get_cuda_kernel_launch_stats(visualize=False)
+print(json.dumps([time.perf_counter() - start, peak_bytes()]))
+"""
+RUNS = {"explain: the same four": SAME_FOUR, "explain: everything": EVERYTHING, "HTA": HTA}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = plain_parser("experiments.explain_benchmark", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add("file", type=Path, metavar="FILE", help="the trace to read")
+    add("--copies", type=int, default=1, metavar="N", help="read N copies of it, one after the other in time")
+    add("--repeats", type=int, default=3, metavar="N", help="runs of each (default 3); medians are shown")
+    add("--hta-python", default=sys.executable, metavar="PYTHON", help="an interpreter that has HTA")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    if arguments.copies < 1 or arguments.repeats < 1:
+        raise UserError("--copies and --repeats count from 1")
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        size = write_copies(arguments.file, path, arguments.copies)
+        answer = compare(path, size, arguments)
+    _show(arguments, answer)
+    if arguments.json:
+        print_json(answer)
+    return 0
+
+
+def write_copies(source: Path, path: Path, copies: int) -> int:
+    """Write `copies` of a trace, shifted in time and with correlation ids of their own; returns its "
+    "size in bytes."""
+    from profiling.trace.read import metadata, open_source, pieces
+
+    opened = open_source(source)
+    events = [e for piece in pieces(opened) for e in piece if isinstance(e, dict)]
+    ids = [_correlation(e) for e in events]
+    times = [e["ts"] for e in events if e.get("ph") == "X" and isinstance(e.get("ts"), int | float)]
+    period = max(times) - min(times) + 100_000 if times else 0
+    with path.open("wb") as out:
+        out.write(orjson.dumps(metadata(opened))[:-1])
+        out.write(b',"traceEvents":[' if metadata(opened) else b'"traceEvents":[')
+        for copy in range(copies):
+            shift = copy * (max(ids, default=0) + 1)
+            lines = [_shifted(event, copy * period, shift) for event in events]
+            out.write((b",\n" if copy else b"\n") + b",\n".join(lines))
+        out.write(b"]}")
+    return path.stat().st_size
+
+
+def _correlation(event: dict[str, Any]) -> int:
+    args = event.get("args")
+    value = args.get("correlation") if isinstance(args, dict) else None
+    return value if isinstance(value, int) else 0
+
+
+def _shifted(event: dict[str, Any], later_us: float, ids: int) -> bytes:
+    if isinstance(event.get("ts"), int | float):
+        event = event | {"ts": round(event["ts"] + later_us, 3)}
+    if _correlation(event):
+        event = event | {"args": event["args"] | {"correlation": event["args"]["correlation"] + ids}}
+    return orjson.dumps(event, option=orjson.OPT_INDENT_2)
+
+
+def compare(path: Path, size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
+    """Median seconds and peak bytes of each; None where HTA is missing or fails."""
+    results: dict[str, list[list[float]]] = {name: [] for name in RUNS}
+    failure = None
+    for _ in range(arguments.repeats):
+        for name, code in RUNS.items():
+            python = arguments.hta_python if name == "HTA" else sys.executable
+            try:
+                results[name].append(_measure(python, code, path))
+            except RuntimeError as error:
+                if name != "HTA":
+                    raise UserError(f"{arguments.file}: {error}") from error
+                failure = str(error)
+    medians = {
+        name: (statistics.median(r[0] for r in runs), statistics.median(r[1] for r in runs))
+        for name, runs in results.items()
+        if runs
+    }
+    rows = {
+        name: {
+            "seconds": seconds,
+            "hta_over_this": medians["HTA"][0] / seconds if "HTA" in medians else None,
+            "peak_bytes": peak,
+            "peak_over_json": peak / size_bytes,
+        }
+        for name, (seconds, peak) in medians.items()
+    }
+    return {"json_bytes": size_bytes, "repeats": arguments.repeats, "tools": rows, "hta_failure": failure}
+
+
+def _measure(python: str, code: str, path: Path) -> list[float]:
+    command = [python, "-c", PEAK + code, str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.strip().splitlines()[-1] if done.stderr.strip() else "no message")
+    return [float(value) for value in json.loads(done.stdout.splitlines()[-1])]
+
+
+def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    out = console(arguments)
+    table = Table(box=None, pad_edge=False, header_style="dim")
+    for name in ("", "seconds", "HTA takes", "peak MB", "peak / JSON"):
+        table.add_column(name, justify="right" if name else "left")
+    for name, row in answer["tools"].items():
+        ratio = "" if row["hta_over_this"] is None else f"{row['hta_over_this']:.1f} x"
+        peak = f"{row['peak_bytes'] / 2**20:.0f}"
+        table.add_row(name, f"{row['seconds']:.2f}", ratio, peak, f"{row['peak_over_json']:.1f}")
+    out.print(f"{answer['json_bytes'] / 2**20:.1f} MB of JSON, median of {answer['repeats']} runs")
+    out.print(table)
+    if answer["hta_failure"]:
+        out.print(f"HTA did not finish: {answer['hta_failure']}", markup=False)
+
+
+if __name__ == "__main__":
+    run(main)
