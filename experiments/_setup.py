@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import warnings
 from pathlib import Path
 
 import torch
@@ -38,3 +40,10 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
     if not folder.is_dir():
         raise UserError(f"--model {arguments.model}: neither a folder nor one of {', '.join(PRESETS)}")
     return load_model(folder, dtype, device)
+
+
+def silence_libraries() -> None:
+    """Warnings of libraries are not this tool's output; its own go into the record."""
+    warnings.filterwarnings("ignore")
+    for name in ("torch._inductor", "torch._dynamo", "torch.profiler"):
+        logging.getLogger(name).setLevel(logging.ERROR)

@@ -8,8 +8,7 @@ steps, and writes a run folder with report.md and the verdict.
 from __future__ import annotations
 
 import argparse
-import logging
-import warnings
+import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +28,10 @@ if TYPE_CHECKING:
 EXAMPLES = ("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER")
 QUICK: dict[str, Any] = {
     "contexts": (10, 100),
-    "rounds": 6,
-    "gate_steps": 40,
-    "ttft_rounds": 2,
-    "naive_rounds": 2,
+    "rounds": 4,
+    "gate_steps": 16,
+    "ttft_rounds": 1,
+    "naive_rounds": 1,
 }
 
 
@@ -56,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     resumed = _resume(arguments) if arguments.resume else None
     variants = ladder(arguments.precision)
     chosen, added = select(_cli.names(arguments.variant), variants)
-    from experiments._setup import device_for
+    from experiments._setup import device_for, silence_libraries
     from experiments._tables import print_list, print_summary
     from profiling.summary import summary
 
@@ -122,13 +121,6 @@ def _resume(arguments: argparse.Namespace) -> RunFolder:
     return run
 
 
-def silence_libraries() -> None:
-    """Warnings of libraries are not this tool's output; its own go into the record."""
-    warnings.filterwarnings("ignore")
-    for name in ("torch._inductor", "torch._dynamo", "torch.profiler"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-
-
 def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: str) -> None:
     """A variant that was asked for by name and cannot run here is bad input; else it is only skipped."""
     from variants.requirements import why_not
@@ -158,13 +150,16 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
 def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
     """All phases. Ctrl-C leaves a run folder that can be reported and resumed."""
     from experiments._progress import ProgressLine
-    from experiments._tables import print_prediction
+    from experiments._tables import live_ladder, print_prediction
     from reports.build import build
 
     try:
-        with ProgressLine(arguments.quiet) as runner.progress:
+        table = functools.partial(live_ladder, runner.record)
+        with ProgressLine(arguments.quiet, table) as progress:
+            runner.progress = progress
             runner.describe(arguments.model)
             runner.prepare()
+            progress.pause()
             print_prediction(console, runner.record)
             if not arguments.no_trace:
                 runner.predict_replay()

@@ -22,12 +22,12 @@ from profiling.environment import environment
 from profiling.expect import floor_bytes, predict, step_ops
 from profiling.gate import Gate
 from profiling.memory import decoder_bytes
+from profiling.metrics import REPLAYS
 from profiling.predict import Costs
 from profiling.record import RunFolder
 from profiling.subjects import AGAIN, Material, Subject, narrow_config, width_configs
 from profiling.trace_analysis import analyse
 from profiling.tracing import LARGE_TRACE_BYTES, trace_steps, traced_decoder
-from profiling.verdict import REPLAYS
 from profiling.workload import Workload
 from variants.decoder import Decoder
 from variants.ladder import BASELINE
@@ -35,6 +35,7 @@ from variants.model import GPT, random_model
 from variants.requirements import compiles, why_not
 from variants.spec import Variant
 
+GATE_FORCED = 32  # random tokens that the gate feeds in one by one
 Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
 
 
@@ -66,9 +67,13 @@ class Runner:
         self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
         self.run.save()
 
-    def prepare(self) -> None:
-        """Build, predict, warm up and prove every variant, at full size and narrow."""
+    def prove(self) -> None:
+        """Build, predict, warm up and prove every variant at full size."""
         self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
+
+    def prepare(self) -> None:
+        """The same, then narrow."""
+        self.prove()
         narrow = narrow_config(self.model.config)
         for config in (narrow, *width_configs(self.model.config)):
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
@@ -162,6 +167,7 @@ class Runner:
             batch=workload.batch,
             capacity=buckets[-1],
             steps=gate_steps,
+            forced=min(GATE_FORCED, gate_steps),
             seed=workload.seed,
         )
         for number, variant in enumerate(variants):
@@ -250,6 +256,7 @@ class Runner:
                     "variant": subject.name,
                     "width": subject.width,
                     "context": context,
+                    "batch": subject.decoder.batch,
                     "steps_ms": steps,
                     "pipelined_ms": pipelined,
                 }
