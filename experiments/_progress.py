@@ -1,62 +1,79 @@
-"""Progress of long work on stderr: a bar with time left on a terminal, sparse plain lines elsewhere."""
+"""Progress of long work on stderr: redrawn in place on a terminal, sparse plain lines elsewhere.
+
+It draws only when it is called, never from a thread of its own: nothing is drawn while a step is timed.
+"""
 
 from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any
 
 PLAIN_EVERY_S = 10.0  # a log file wants few lines
+BAR = 20  # characters
 
 
 class ProgressLine:
-    """Call it with (what is done, how many, of how many); use it as a context manager."""
+    """Call it with (what is done, how many, of how many); use it as a context manager.
 
-    def __init__(self, quiet: bool) -> None:
-        self.quiet, self.live = quiet, sys.stderr.isatty() and not quiet
+    `table` makes what a terminal shows below the line, a rich renderable or None.
+    """
+
+    def __init__(self, quiet: bool, table: Callable[[], Any] | None = None) -> None:
+        self.quiet, self.table = quiet, table
+        self.on_terminal = sys.stderr.isatty() and not quiet
         self.started = self.printed = time.monotonic()
-        self.phase = ""
-        self.bar: Any = None
+        self.what, self.done, self.total = "", 0, 0
+        self.live: Any = None
 
     def __enter__(self) -> ProgressLine:
-        if self.live:
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-
-            columns = (
-                TextColumn("{task.description}"),
-                BarColumn(20),
-                TextColumn("{task.completed}/{task.total}"),
-            )
-            times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
-            self.bar = Progress(*columns, *times, console=Console(stderr=True), transient=True)
-            self.bar.start()
-            self.task = self.bar.add_task("", total=None)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self.bar is not None:
-            self.bar.stop()
+        self.pause()
+
+    def pause(self) -> None:
+        """Take the line off the terminal, so that something can be printed; the next call brings it back."""
+        if self.live is not None:
+            self.live.stop()
+            self.live = None
 
     def __call__(self, what: str, done: int, total: int) -> None:
-        if self.bar is not None:
-            if what != self.phase:
-                self.bar.reset(self.task, total=total, description=what)
-            self.bar.update(self.task, completed=done, total=total)
-        elif not self.quiet:
-            self._plain(what, done, total)
-        self.phase = what
+        new = total != self.total or done < self.done or (done == 0 and what != self.what)
+        if new:
+            self.started = time.monotonic()
+        changed, self.what, self.done, self.total = what != self.what, what, done, total
+        if self.on_terminal:
+            self._redraw()
+        elif not self.quiet and (changed or done == total or self._due()):
+            self.printed = time.monotonic()
+            sys.stderr.write(f"{what}: {done}/{total}{self._left()}\n")
+            sys.stderr.flush()
 
-    def _plain(self, what: str, done: int, total: int) -> None:
-        now = time.monotonic()
-        if what != self.phase:
-            self.started = now
-        elif now - self.printed < PLAIN_EVERY_S and done < total:
-            return
-        self.printed = now
-        left = f", {(now - self.started) / done * (total - done):.0f} s left" if 0 < done < total else ""
-        sys.stderr.write(f"{what}: {done}/{total}{left}\n")
-        sys.stderr.flush()
+    def _due(self) -> bool:
+        return time.monotonic() - self.printed >= PLAIN_EVERY_S
+
+    def _left(self) -> str:
+        """Time left at the rate so far; nothing before there is a rate."""
+        if not 0 < self.done < self.total:
+            return ""
+        seconds = (time.monotonic() - self.started) / self.done * (self.total - self.done)
+        return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
+
+    def _redraw(self) -> None:
+        from rich.console import Console, Group
+        from rich.live import Live
+        from rich.text import Text
+
+        full = BAR * self.done // max(1, self.total)
+        line = f"{'━' * full}{'╌' * (BAR - full)} {self.what}: {self.done}/{self.total}{self._left()}"
+        shown: list[Any] = [Text(line, no_wrap=True, overflow="ellipsis")]
+        made = self.table() if self.table else None
+        if self.live is None:
+            self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
+            self.live.start()
+        self.live.update(Group(*shown, *([made] if made else [])), refresh=True)

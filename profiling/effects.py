@@ -17,41 +17,30 @@ from variants.ladder import BASELINE
 
 UNSTABLE = 0.10  # interquartile range over median, as pyperf warns
 
-# (slot, before, after) -> what the change must or must not move: (quantity, whether it matters, why)
+# slot, or slot and new filling -> what the change must or must not move: (quantity, whether it matters, why)
 Expected = tuple[tuple[str, bool, str], ...]
-EXPECTED: dict[tuple[str, str, str], Expected] = {
-    ("cache", "none", "concat"): (
+EAGER_PREFILL = ("ttft", False, "the prefill is run eagerly")
+EXPECTED: dict[tuple[str, ...], Expected] = {
+    ("cache", "concat"): (
         ("short", True, "one token of work instead of the whole text"),
         ("long", True, "the longer the text, the more is saved"),
         ("ttft", False, "the first pass computes every token with or without a cache"),
     ),
-    ("head", "all positions", "last position"): (
+    ("cache", "static"): (
+        ("long", True, "the concatenation copies the whole cache, which grows with the text"),
+    ),
+    ("head", "last position"): (
         ("short", False, "a step has one position: there is nothing to leave out"),
         ("ttft", True, "the prompt's other positions no longer go through lm_head"),
     ),
-    ("cache", "concat", "static"): (
-        ("long", True, "the concatenation copies the whole cache, which grows with the text"),
-    ),
-    ("attention", "written out", "fused"): (("short", True, "one op per layer instead of several"),),
-    ("executor", "eager", "compiled"): (
-        ("short", True, "less Python and dispatch, fewer ops"),
-        ("ttft", False, "the prefill is run eagerly"),
-    ),
-    ("executor", "eager", "op tape"): (
-        ("short", True, "the model's Python is gone"),
-        ("ttft", False, "the prefill is run eagerly"),
-    ),
-    ("executor", "eager", "CUDA graph"): (
-        ("short", True, "kernels are no longer launched one by one"),
-        ("ttft", False, "the prefill is run eagerly"),
-    ),
-    ("body", "modules", "one launch"): (
-        ("short", True, "one launch instead of hundreds"),
-        ("ttft", False, "the prefill is run eagerly"),
-    ),
-    ("pages", "default", "huge"): (("short", True, "fewer TLB misses while the weights are read"),),
+    ("attention", "fused"): (("short", True, "one op per layer instead of several"),),
+    ("executor", "op tape"): (("short", True, "the model's Python is gone"), EAGER_PREFILL),
+    ("executor",): (("short", True, "less Python, fewer launches or ops"), EAGER_PREFILL),
+    ("body",): (("short", True, "one launch, or few, instead of hundreds"), EAGER_PREFILL),
+    ("pages",): (("short", True, "fewer TLB misses while the weights are read"),),
+    ("precision",): (("short", True, "fewer bytes of weights to read"),),
+    ("kv",): (("long", True, "fewer bytes of cache to read"),),
 }
-LESS_PRECISE = (("short", True, "fewer bytes of weights to read"),)
 
 
 @dataclass(frozen=True)
@@ -136,8 +125,8 @@ def expectations(measured: Measured) -> list[Expectation]:
         parent = entry["parent"]
         if not parent or not measured.has_times(name) or not measured.has_times(parent):
             continue
-        change = tuple(entry["difference"])
-        expected = LESS_PRECISE if change[0] == "precision" else EXPECTED.get(change, ())
+        slot, _, after = entry["difference"]
+        expected = EXPECTED.get((slot, after), EXPECTED.get((slot,), ()))
         for quantity, matters, why in expected:
             ratio = measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
             found.append(Expectation(name, quantity, matters, why, ratio, noise(measured, quantity)))

@@ -236,12 +236,6 @@ class Measured:
         parts = {part: us / 1e3 for part, us in trace["analysis"]["parts_us"].items()}
         return {**parts, "step": sum(parts.values())}
 
-    def widths(self) -> pd.DataFrame:
-        """Median step, ms, by width (rows) and variant (columns), at the smallest context."""
-        chosen = self.samples[(self.samples.context == self.contexts[0]) & (self.samples.variant != AGAIN)]
-        medians = chosen.assign(ms=chosen.steps_ms.map(np.median)).groupby(["width", "variant"]).ms.median()
-        return medians.unstack()
-
 
 def _median(values: pd.Series) -> float | None:
     return float(values.median()) if len(values) else None

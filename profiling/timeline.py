@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from profiling.attribution import HOST, Attribution, attribute, cpu
+from profiling.attribution import HOST, Attribution, attribute
 from profiling.metrics import REPLAYS
 from profiling.reading import main_device
 from profiling.record import RunFolder
@@ -114,7 +114,7 @@ def _host(
     trace: Trace, thread: int, classed: bool, edges: tuple[int, int], index: _Index
 ) -> list[list[list[float | int]]]:
     """Bars by depth. `classed`: ops compute themselves; beside a device they are only "op"."""
-    ops = cpu.host_ops(trace)
+    ops = trace.host_ops
     depths = np.zeros(len(ops), np.int64)
     for row, above in enumerate(ops["parent"].tolist()):
         depths[row] = depths[above] + 1 if above >= 0 else 0

@@ -1,6 +1,6 @@
 """What a report is made of: sections of blocks, which the Markdown and the HTML template both render.
 
-Text knows two marks only, `code` and **bold**. Numbers become text here and nowhere else.
+Text knows two marks only, `code` and **bold**.
 """
 
 from __future__ import annotations
@@ -12,10 +12,7 @@ from typing import Any, ClassVar
 from matplotlib.figure import Figure as Drawing
 
 from profiling.metrics import Measured
-from profiling.stats import Interval
 from profiling.verdict import Verdict
-
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True)
@@ -106,47 +103,3 @@ class Study:
     def short(self) -> int:
         """The smallest context: what is compared is compared there."""
         return self.measured.contexts[0]
-
-
-def number(value: float | None, digits: int = 3) -> str:
-    """`digits` significant digits, never an exponent: '43.7', '0.0321', '1336'."""
-    if value is None:
-        return UNKNOWN
-    if value == 0:
-        return "0"
-    magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(abs(value))
-    return f"{value:,.{max(0, digits - magnitude)}f}".replace(",", "")
-
-
-def _leading_zeros(value: float) -> int:
-    """0.5 -> 0, 0.05 -> -1; beyond a millionth nobody wants the digits."""
-    return max(-5, int(f"{value:e}".split("e")[1]) + 1)
-
-
-def interval(value: Interval | None, digits: int = 3) -> str:
-    """'1.02 [0.99, 1.05]': mean and 95 % confidence interval, all with the decimals of the widest."""
-    if value is None:
-        return UNKNOWN
-    largest = max(abs(x) for x in value)
-    decimals = len(number(largest, digits).partition(".")[2])
-    low, mid, high = (f"{x:.{decimals}f}" for x in value)
-    return f"{mid} [{low}, {high}]"
-
-
-def percent(value: float | None) -> str:
-    return UNKNOWN if value is None else f"{100 * value:.0f} %"
-
-
-def megabytes(value: float | None) -> str:
-    """Bytes -> MB of 10^6."""
-    return UNKNOWN if value is None else number(value / 1e6)
-
-
-def code(name: str) -> str:
-    return f"`{name}`"
-
-
-def joined(names: Sequence[str]) -> str:
-    """'`a`, `b` and `c`'."""
-    quoted = [code(name) for name in names]
-    return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)

@@ -84,7 +84,7 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 
 @styled
 def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, float]]) -> Figure:
-    """Per variant (tokens in the cache, ms); those that are `cached` once more, enlarged; `floors` as they."""
+    """Per variant (tokens in the cache, ms), `floors` likewise; the `cached` ones once more, enlarged."""
     figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for number, (name, points) in enumerate(curves.items()):

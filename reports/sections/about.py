@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from reports.content import Bullets, Code, Section, Study, Table, Text, code, interval, joined, number
+from reports.content import Bullets, Code, Section, Study, Table, Text
+from reports.numbers import code, interval, joined, number
 
 STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
 

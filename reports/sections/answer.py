@@ -5,7 +5,8 @@ from __future__ import annotations
 from profiling.advice import advice, batch_rows, fastest
 from profiling.stats import Interval
 from profiling.verdict import Numbers
-from reports.content import Block, Bullets, Section, Study, Table, Text, interval, number
+from reports.content import Block, Bullets, Section, Study, Table, Text
+from reports.numbers import interval, number
 
 RULES = (
     "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, and "

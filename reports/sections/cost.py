@@ -6,7 +6,8 @@ from typing import Any
 
 from profiling.metrics import closest_check
 from reports import figures
-from reports.content import Figure, Section, Study, Table, Text, code, megabytes, number, percent
+from reports.content import Figure, Section, Study, Table, Text
+from reports.numbers import code, megabytes, number, percent
 
 GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
 MEMORY = ("weights_bytes", "cache_bytes", "mask_bytes", "artefact_bytes", "allocated_bytes")

@@ -4,20 +4,8 @@ from __future__ import annotations
 
 from profiling.effects import compare_readings
 from reports import figures
-from reports.content import (
-    Block,
-    Bullets,
-    Figure,
-    Section,
-    Study,
-    Table,
-    Text,
-    code,
-    interval,
-    joined,
-    megabytes,
-    number,
-)
+from reports.content import Block, Bullets, Figure, Section, Study, Table, Text
+from reports.numbers import code, interval, joined, megabytes, number
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
 

@@ -8,7 +8,8 @@ from profiling.effects import effects as measured_effects
 from profiling.effects import expectations as measured_expectations
 from profiling.effects import unstable
 from reports import figures
-from reports.content import Block, Figure, Section, Study, Table, Text, code, interval, number, percent
+from reports.content import Block, Figure, Section, Study, Table, Text
+from reports.numbers import code, interval, number, percent
 from reports.sections.cost import GATES
 
 UNSTABLE_MARK = " †"
@@ -131,9 +132,9 @@ def effects(study: Study) -> Section | None:
         [
             code(e.variant),
             e.removes,
+            e.found,
             interval(e.removed),
             number(e.noise),
-            e.found,
             percent(e.share) if e.share is not None else "",
             interval(e.left),
         ]
@@ -142,10 +143,10 @@ def effects(study: Study) -> Section | None:
     heads = [
         "rung",
         "should remove",
+        "found",
         "removed, ms",
         "noise, ms",
-        "found",
-        "share of the parent's excess",
+        "share of excess",
         "excess left, ms",
     ]
     return Section(
@@ -154,15 +155,15 @@ def effects(study: Study) -> Section | None:
             Text(
                 f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. "
                 "Nothing smaller than the noise is claimed, which is how far the baseline strays from "
-                "itself. A share is given for what was found, where the parent's excess is measurably above "
-                "0."
+                "itself. A share is of the parent's excess, given for what was found, where that excess is "
+                "measurably above 0."
             ),
-            Table(heads, rows, text_columns=2),
+            Table(heads, rows, text_columns=3),
         ],
     )
 
 
-QUANTITIES = {"short": "step at context {short}", "long": "step at context {long}", "ttft": "TTFT"}
+QUANTITIES = {"short": "step at {short}", "long": "step at {long}", "ttft": "TTFT"}
 
 
 def expectations(study: Study) -> Section | None:

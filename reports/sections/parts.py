@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from profiling.effects import rest
 from reports import figures
-from reports.content import (
-    Block,
-    Bullets,
-    Figure,
-    Section,
-    Study,
-    Table,
-    Text,
-    Timeline,
-    code,
-    joined,
-    number,
-)
+from reports.content import Block, Bullets, Figure, Section, Study, Table, Text, Timeline
+from reports.numbers import code, count, joined, number
 
 COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
 
@@ -57,7 +46,7 @@ def _parts_table(study: Study, traced: dict[str, dict[str, float]], kinds: list[
         [
             code(name),
             *(number(ms[kind]) if kind in ms else "" for kind in kinds),
-            *(number(counts[name].get(what), 4) for what in seen),
+            *(count(counts[name].get(what)) for what in seen),
             number(study.measured.profiler_ratio(name)),
         ]
         for name, ms in traced.items()

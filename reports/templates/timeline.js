@@ -28,6 +28,11 @@
   const at = (us) => LEFT + (us - from) * scale();
   const timeAt = (x) => from + (x - LEFT) / scale();
 
+  function onTop(colour) {               // black or white, whichever is read more easily on it
+    const [r, gr, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    return 0.3 * r + 0.59 * gr + 0.11 * b > 125 ? "#000" : "#fff";
+  }
+
   function draw() {
     const ratio = window.devicePixelRatio || 1, style = getComputedStyle(document.documentElement);
     const ink = style.getPropertyValue("--ink"), soft = style.getPropertyValue("--soft"), line = style.getPropertyValue("--line");
@@ -69,11 +74,11 @@
   function paint(g, bar, row) {
     const x = at(bar[0]), w = bar[1] * scale();
     if (x > width() || x + w < LEFT) return;
-    g.fillStyle = data.colours[kindOf(bar)] || "#8C959F";
+    g.fillStyle = data.colours[kindOf(bar)];
     g.fillRect(x, row.y + 2, Math.max(w, 0.4), ROW - 4);
     if (w > 46 && bar[3] >= 0) {
       const left = Math.max(x, LEFT);
-      g.fillStyle = "#000";
+      g.fillStyle = onTop(data.colours[kindOf(bar)]);
       g.fillText(nameOf(bar), left + 3, row.y + ROW * 0.68, Math.min(x + w, width()) - left - 6);
     }
   }
