@@ -7,7 +7,6 @@ from statistics import mean
 from typing import Any
 
 from profiling.attribution import HOST, attribute, integrity
-from profiling.attribution.cpu import host_ops
 from profiling.predict import Costs, replay
 from profiling.reading import main_device
 from profiling.trace import load, steps
@@ -25,7 +24,7 @@ def analyse(path: Path, profiled_ms: list[float], costs: Costs) -> dict[str, Any
     parts = attribution.parts[attribution.parts["device"] == where]
     means = parts.groupby("part", sort=False)["us"].mean()
     prediction = replay(trace, found, attribution, costs)
-    ops = host_ops(trace)
+    ops = trace.host_ops
     return {
         "parts_us": {str(part): float(us) for part, us in means.items()},
         "steps_parts_us": [
