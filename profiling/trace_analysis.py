@@ -26,7 +26,7 @@ def analyse(path: Path, profiled_ms: list[float], costs: Costs) -> dict[str, Any
     prediction = replay(trace, found, attribution, costs)
     ops = trace.host_ops
     return {
-        "parts_us": {str(part): float(us) for part, us in means.items()},
+        "parts_us": {str(part): float(us) for part, us in means.to_dict().items()},
         "steps_parts_us": [
             {str(row.part): float(row.us) for row in rows.itertuples()} for _, rows in parts.groupby("step")
         ],
