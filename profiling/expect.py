@@ -4,14 +4,25 @@ imply.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from profiling.work import FLOPS_PER_MAC, macs, step_bytes, step_work
+from profiling.work import (
+    FLOPS_PER_MAC,
+    kv_read_bytes,
+    macs,
+    matrix_rows,
+    step_work,
+    weights_read_bytes,
+)
 from variants.decoder import Decoder
-from variants.precision import WEIGHT_BYTES
+from variants.kv import kv_element_bytes
+from variants.precision import QUANTISED, WEIGHT_BYTES
+
+SCALE_BYTES = 4  # float32, one per output row of int8; those of int4 are part of its width
 
 
 class _Ops(TorchDispatchMode):
@@ -41,8 +52,14 @@ def step_ops(decoder: Decoder) -> dict[str, int]:
 
 def floor_bytes(decoder: Decoder, context: int) -> int:
     """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
-    weight, cached = WEIGHT_BYTES[decoder.variant.precision], decoder.model.wpe.weight.element_size()
-    return step_bytes(decoder.model.config, context, weight, cached, decoder.batch)
+    variant, config, batch = decoder.variant, decoder.model.config, decoder.batch
+    width, other = WEIGHT_BYTES[variant.precision], decoder.model.wpe.weight.element_size()
+    weights = weights_read_bytes(config, width, batch, other_dtype_bytes=other)
+    if variant.precision == "int8":
+        weights += SCALE_BYTES * matrix_rows(config)
+    if variant.precision in QUANTISED:  # the token table stays as it was, beside the quantised head
+        weights += math.ceil(config.n_embd * batch * (other if config.tied_head else other - width))
+    return weights + kv_read_bytes(config, context, kv_element_bytes(variant.kv, config, other), batch)
 
 
 def predict(decoder: Decoder, context: int, ceilings: dict[str, float | None]) -> dict[str, float | int]:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from profiling.work import kv_bytes_per_token
 from variants.decoder import Decoder
+from variants.kv import kv_element_bytes
 
 
 def storage_bytes(tensors: list[Tensor]) -> int:
@@ -19,7 +20,8 @@ def decoder_bytes(decoder: Decoder) -> dict[str, int | None]:
     """What this decoder holds. `cache_formula_bytes` is 2 L Hkv D per token and row, at the tokens held."""
     cache = decoder.cache.buffers()
     model = decoder.model
-    per_token = kv_bytes_per_token(model.config, cache[0].element_size() if cache else 0)
+    stored = kv_element_bytes(decoder.variant.kv, model.config, model.dtype.itemsize) if cache else 0
+    per_token = kv_bytes_per_token(model.config, stored)
     return {
         "weights_bytes": storage_bytes([*model.parameters(), *model.buffers()]),
         "cache_bytes": storage_bytes(cache),

@@ -17,7 +17,7 @@ from variants.requirements import compiles, why_not
 
 RUNS_HERE = [v.name for v in ladder().values() if not why_not(v, "cpu") and not compiles(v)]
 
-EXACT = [name for name in RUNS_HERE if ladder()[name].precision == "float32"]
+EXACT = [v.name for v in map(ladder().get, RUNS_HERE) if (v.precision, v.kv) == ("float32", "as precision")]
 
 
 @pytest.fixture(scope="module")

@@ -28,6 +28,10 @@ class Window(NamedTuple):
 class Cache(Protocol):
     slots: int  # how many slots a fixed-shape step attends over; growing caches ignore it
 
+    def reserve(self, held: int, new: int) -> None:
+        """Make room for `new` tokens after `held`; the host calls it before a pass. Most caches have it."""
+        return
+
     def begin(self, tokens: Tensor) -> Window:
         """New tokens [B,T] -> what to run."""
         ...
@@ -51,7 +55,7 @@ class Cache(Protocol):
     def buffers(self) -> list[Tensor]: ...
 
 
-class NoCache:
+class NoCache(Cache):
     """Keeps the text and recomputes everything."""
 
     slots = 0
@@ -80,7 +84,7 @@ class NoCache:
         return []
 
 
-class ConcatCache:
+class ConcatCache(Cache):
     """The articles' cache: torch.cat per layer and step, old keys first, then the new one."""
 
     slots = 0
@@ -115,7 +119,7 @@ class ConcatCache:
         return self.k + self.v
 
 
-class StaticCache:
+class StaticCache(Cache):
     """Preallocated keys and values; a step attends over the first `slots` of `capacity`."""
 
     def __init__(self, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> None:
@@ -144,17 +148,10 @@ class StaticCache:
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         return self.k[layer][:, :, :n], self.v[layer][:, :, :n]
 
-    def poison(self, n: int, noise: Tensor) -> None:
-        """Overwrite every slot past the first n with finite noise, broadcast from [D]."""
+    def poison(self, n: int, noise: float) -> None:
+        """Overwrite every slot past the first n with finite noise."""
         for buffer in (*self.k, *self.v):
             buffer[:, :, n:] = noise
 
     def buffers(self) -> list[Tensor]:
         return self.k + self.v
-
-
-CACHES: dict[str, type[NoCache] | type[ConcatCache] | type[StaticCache]] = {
-    "none": NoCache,
-    "concat": ConcatCache,
-    "static": StaticCache,
-}

@@ -14,16 +14,33 @@ from torch import Tensor
 
 from variants.attention import ATTENTIONS
 from variants.bodies import Body, Modules
-from variants.caches import CACHES, Cache, StaticCache
+from variants.caches import Cache, ConcatCache, NoCache, StaticCache
+from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.executors import EXECUTORS, WarmUp
 from variants.heads import HEADS, all_positions
+from variants.kv import NarrowCache
 from variants.masks import MASKS
 from variants.model import GPT, Head
 from variants.one_launch import OneLaunch
+from variants.paged import PagedCache
 from variants.pages import PAGES
 from variants.precision import convert
 from variants.spec import Variant
+
+CACHES: dict[str, type[NoCache] | type[ConcatCache] | type[StaticCache] | type[PagedCache]] = {
+    "none": NoCache,
+    "concat": ConcatCache,
+    "static": StaticCache,
+    "paged": PagedCache,
+}
+
+
+def build_cache(variant: Variant, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
+    """Where the past is kept, stored as slot `kv` says; tensors as `like` where it says nothing."""
+    if variant.kv != "as precision":
+        return NarrowCache(config, batch, capacity, like, variant.kv)
+    return CACHES[variant.cache](config, batch, capacity, like)
 
 
 def build_body(variant: Variant, model: GPT, cache: Cache) -> Body | None:
@@ -66,7 +83,7 @@ class Decoder:
             raise ValueError(f"buckets {self.buckets} must ascend to the capacity {self.capacity}")
         self.variant, self.batch, self.length = variant, batch, 0
         self.model = PAGES[variant.pages](convert(model, variant.precision))
-        self.cache = CACHES[variant.cache](config, batch, self.capacity, self.model.wpe.weight)
+        self.cache = build_cache(variant, config, batch, self.capacity, self.model.wpe.weight)
         self.mask = MASKS[variant.mask](config, model.device)
         self.modules = Modules(
             self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
@@ -105,7 +122,9 @@ class Decoder:
     def advance(self) -> Tensor:
         """One step from the token fed back by the last call. The logits [B,V] live until the next step."""
         self._require_room(self.length, 1)
-        logits = self._step_for(self.bucket(self.length))()
+        step = self._step_for(self.bucket(self.length))
+        self.cache.reserve(self.length, 1)
+        logits = step()
         self.length += 1
         return logits
 
@@ -129,6 +148,7 @@ class Decoder:
         """
         tokens = self._checked(tokens, start=0)
         self.reset()
+        self.cache.reserve(0, tokens.size(1))
         where = self.cache.begin(tokens).where
         for layer, (k, v) in enumerate(kv):
             like = self.model.wpe.weight
@@ -159,6 +179,7 @@ class Decoder:
         self.cache.slots = slots
         if key not in self._steps:
             held, token = self.length, self.token.clone()
+            self.cache.reserve(held, 1)
 
             def restore() -> None:
                 """Undo a trial step: its slot lies past the length and is free anyway."""
@@ -171,6 +192,7 @@ class Decoder:
     def _forward(self, tokens: Tensor, head: Head) -> Tensor:
         if self.variant.fixed_shape:
             self.cache.slots = self.bucket(self.length + tokens.size(1) - 1)
+        self.cache.reserve(self.length, tokens.size(1))
         logits = self.modules.forward(tokens, head)
         self.length += tokens.size(1)
         return logits

@@ -9,6 +9,7 @@ from variants.errors import UserError
 from variants.spec import Variant
 
 ON_REQUEST = ("compiled, C++ wrapper", "AOTInductor")
+KV_RUNGS = (("kv-bf16", "bfloat16", 16, ""), ("kv-int8", "int8", 8, ", and a scale per token and head"))
 BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
 
 
@@ -56,6 +57,16 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
             executor="compiled in a CUDA graph",
         ),
         *_less_precise(sdpa, {"bf16": "bfloat16", "int8": "int8"}),
+        sdpa.then(
+            "paged",
+            "nothing of a step, it adds a gather: saves memory that is reserved and unused",
+            cache="paged",
+        ),
+        *(
+            sdpa.then(name, f"bytes of the cache: {bits} bits per value{scales}", kv=kv)
+            for name, kv, bits, scales in KV_RUNGS
+            if kv != precision
+        ),
     ]
     if precision != "float64":  # the tests' oracle: no kernel is written for it
         triton = cudagraph.then(

@@ -10,11 +10,12 @@ from dataclasses import dataclass, fields, replace
 
 # slot -> the fillings that exist; the file of the slot holds the code of each
 SLOTS: dict[str, tuple[str, ...]] = {
-    "cache": ("none", "concat", "static"),
+    "cache": ("none", "concat", "static", "paged"),
     "mask": ("per-layer float32", "shared bool", "computed"),
     "head": ("all positions", "last position"),
     "attention": ("written out", "fused"),
     "precision": ("float64", "float32", "bfloat16", "int8", "int4"),
+    "kv": ("as precision", "bfloat16", "int8"),
     "pages": ("default", "huge"),
     "executor": (
         "eager",
@@ -29,7 +30,7 @@ SLOTS: dict[str, tuple[str, ...]] = {
 }
 
 # caches whose tensors never change shape: the only ones that a recorded step can run over
-FIXED_SHAPE_CACHES = ("static",)
+FIXED_SHAPE_CACHES = ("static", "paged")
 
 # a body that brings its own attention, mask or head ignores these slots; the report says so
 BODY_OWNS: dict[str, tuple[str, ...]] = {
@@ -50,6 +51,7 @@ class Variant:
     head: str = "all positions"
     attention: str = "written out"
     precision: str = "float32"
+    kv: str = "as precision"
     pages: str = "default"
     executor: str = "eager"
     body: str = "modules"
@@ -64,6 +66,12 @@ class Variant:
                 f"{self.name}: executor {self.executor!r} and body {self.body!r} need a step of fixed shape, "
                 f"which cache {self.cache!r} does not give"
             )
+        if (self.kv != "as precision" or self.cache == "paged") and self.body != "modules":
+            raise ValueError(
+                f"{self.name}: body {self.body!r} reads a static cache that is stored as precision"
+            )
+        if self.kv != "as precision" and self.cache != "static":
+            raise ValueError(f"{self.name}: kv {self.kv!r} is written for cache 'static', not {self.cache!r}")
 
     @property
     def fixed_shape(self) -> bool:

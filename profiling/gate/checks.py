@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from profiling.gate.oracle import Errors, Oracle, greedy_agreement, random_strea
 from variants.caches import StaticCache
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.paged import PagedCache
 
 CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
 POISONS = (1e4, -1e4, 1e-2, -1e-2)
@@ -132,12 +134,12 @@ def interleaved(trial: Trial) -> Errors:
 def poison(trial: Trial) -> Errors | None:
     """Noise in unused cache slots leaves the output unchanged to the bit."""
     decoder, cache = trial.decoder, trial.decoder.cache
-    if not isinstance(cache, StaticCache):
+    if not isinstance(cache, StaticCache | PagedCache):
         return None
 
     def run(noise: float) -> Tensor:
         decoder.prefill(trial.prompt)
-        cache.poison(decoder.length, torch.full_like(cache.k[0][0, 0, 0], noise))
+        cache.poison(decoder.length, noise)
         outputs = [decoder.step(token) for token in trial.forced[:, :3].split(1, dim=1)]
         return torch.cat([*outputs, decoder.extend(trial.forced[:, 3:5]).flatten(1)], dim=1)
 
@@ -163,6 +165,22 @@ def contents(trial: Trial) -> Errors | None:
     ours = [torch.stack(decoder.cache.contents(layer, text.size(1))) for layer in layers]
     truth = [torch.stack(pair) for pair in trial.oracle.kv(text)]
     return Errors.of(torch.stack(ours), torch.stack(truth))
+
+
+def ragged_rows(trial: Trial) -> None:
+    """Rows of different lengths are refused, since all rows share one position, and nothing changes."""
+    decoder = trial.decoder
+    decoder.prefill(trial.prompt)
+    text = trial.prompt.tolist()
+    ragged: Any = [text[0][:-1], *(text[1:] or text)]
+    for attempt in (decoder.prefill, decoder.extend):
+        try:
+            attempt(ragged)
+        except UserError:
+            continue
+        raise Mismatch("rows of different lengths were accepted: they cannot share positions")
+    if decoder.length != trial.prompt.size(1):
+        raise Mismatch("refused rows changed the length")
 
 
 def capacity(trial: Trial) -> Errors:
@@ -203,5 +221,6 @@ CHECKS: dict[str, Callable[[Trial], Errors | None]] = {
     "interleaved": interleaved,
     "poison": poison,
     "cache contents": contents,
+    "ragged rows": ragged_rows,
     "capacity": capacity,
 }
