@@ -22,17 +22,15 @@ def analyse(path: Path, profiled_ms: list[float], costs: Costs) -> dict[str, Any
     device = main_device(trace)
     where = HOST if device is None else device
     parts = attribution.parts[attribution.parts["device"] == where]
-    means = parts.groupby("part", sort=False)["us"].mean()
+    means: dict[str, float] = parts.groupby("part", sort=False)["us"].mean().to_dict()
     prediction = replay(trace, found, attribution, costs)
     ops = trace.host_ops
     return {
-        "parts_us": {str(part): float(us) for part, us in means.to_dict().items()},
-        "steps_parts_us": [
-            {str(row.part): float(row.us) for row in rows.itertuples()} for _, rows in parts.groupby("step")
-        ],
+        "parts_us": means,
+        "steps_parts_us": [rows.set_index("part")["us"].to_dict() for _, rows in parts.groupby("step")],
         "counts": {name: float(attribution.counts[name].mean()) for name in COUNTS},
         "problems": integrity(trace, found, attribution),
-        "busy_us": float(means.get("compute" if device is None else "busy", 0.0)),
+        "busy_us": means.get("compute" if device is None else "busy", 0.0),
         "busy_share_of_events": float((ops["class"] == "compute").mean()) if device is None else 0.0,
         "profiled_ms": mean(profiled_ms),
         "replay": None if prediction is None else prediction.as_json(),

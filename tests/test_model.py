@@ -18,7 +18,8 @@ from variants.ladder import ladder
 from variants.model import random_model
 from variants.weights import load_model
 
-SHAPES = {  # (layers, heads, width, context, vocabulary): heads != layers, 3 heads, vocabulary no multiple of 64
+# (layers, heads, width, context, vocabulary): heads != layers, 3 heads, vocabularies no multiple of 64
+SHAPES = {
     "odd": (2, 3, 48, 40, 101),
     "wide": (3, 4, 64, 33, 131),
     "one-head": (1, 1, 16, 24, 50),
@@ -51,7 +52,9 @@ def checkpoint(folder: Path, shape: str, tied: bool = True, **save: object) -> G
 
 
 def our_logits(model, tokens):
-    return Decoder(ladder(str(model.dtype).removeprefix("torch."))["naive"], model, batch=tokens.size(0)).extend(tokens)
+    return Decoder(
+        ladder(str(model.dtype).removeprefix("torch."))["naive"], model, batch=tokens.size(0)
+    ).extend(tokens)
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -84,12 +87,17 @@ def test_grouped_heads_equal_full_heads_with_repeated_weights(kv_heads: int) -> 
     config = replace(PRESETS["tiny"], n_head=4, n_kv_head=kv_heads)
     grouped = random_model(config, dtype=torch.float64)
     full = random_model(replace(config, n_kv_head=4), dtype=torch.float64)
-    full.load_state_dict({**full.state_dict(), **{k: v for k, v in grouped.state_dict().items() if "qkv" not in k}})
+    full.load_state_dict(
+        {**full.state_dict(), **{k: v for k, v in grouped.state_dict().items() if "qkv" not in k}}
+    )
     D, C = config.head_dim, config.n_embd
     for ours, theirs in zip(grouped.blocks, full.blocks, strict=True):
         for name in ("weight", "bias"):
             q, k, v = getattr(ours.qkv, name).split([C, kv_heads * D, kv_heads * D])
-            wide = [x.unflatten(0, (kv_heads, D)).repeat_interleave(4 // kv_heads, 0).flatten(0, 1) for x in (k, v)]
+            wide = [
+                x.unflatten(0, (kv_heads, D)).repeat_interleave(4 // kv_heads, 0).flatten(0, 1)
+                for x in (k, v)
+            ]
             getattr(theirs.qkv, name).copy_(torch.cat([q, *wide]))
     tokens = random_stream(config.vocab_size, 2, 17, seed=2)
     assert (our_logits(grouped, tokens) - our_logits(full, tokens)).abs().max() < 1e-12

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.record import RunFolder, write_atomically
-from profiling.stats import Interval, difference_interval, intercepts, mean_interval, quantiles, ratio_interval
+from profiling.stats import (
+    Interval,
+    difference_interval,
+    intercepts,
+    mean_interval,
+    quantiles,
+    ratio_interval,
+)
 from profiling.verdict import Numbers, busy_ms, judge
 from profiling.workload import Workload
 from variants.config import PRESETS
@@ -87,7 +94,7 @@ def test_verdict_rules(drop: Interval, gap: float, excess: Interval, noise: floa
 def test_the_profilers_own_share_is_taken_off_busy() -> None:
     trace = {"busy_us": 5000.0, "profiled_ms": 11.0, "busy_share_of_events": 0.25}
     assert busy_ms(trace, plain_ms=9.0) == pytest.approx(4.5)
-    assert busy_ms(trace, plain_ms=12.0) == pytest.approx(5.0), "a profiler that cost nothing takes nothing off"
+    assert busy_ms(trace, plain_ms=12.0) == pytest.approx(5.0), "it cost nothing, it takes nothing off"
 
 
 def test_a_record_is_whole_after_a_crash_while_writing(tmp_path: Path, monkeypatch) -> None:
@@ -109,7 +116,7 @@ def test_two_runs_in_one_second_get_two_folders(tmp_path: Path) -> None:
     assert len({RunFolder.create(tmp_path, "floor", "cpu").path for _ in range(3)}) == 3
 
 
-@pytest.mark.skipif(os.name != "posix", reason="a file in the way is refused everywhere, the message is POSIX's")
+@pytest.mark.skipif(os.name != "posix", reason="the message is POSIX's")
 def test_an_unwritable_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="--out"):

@@ -117,7 +117,7 @@ def by_default(variants: dict[str, Variant]) -> list[Variant]:
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
     """The named variants plus what they are compared with, in ladder order, and the names added.
 
-    No name stands for `by_default`, "all" for every rung. Raises UserError for a name that is not in the ladder.
+    No name stands for `by_default`, "all" for every rung. Raises UserError for a name that is unknown.
     """
     if not names or names == ["all"]:
         return by_default(variants) if not names else list(variants.values()), []
