@@ -1,0 +1,250 @@
+"""Question: how many tokens a second does generation give with and without a cache, and why not as many more
+as there is less work?
+
+Claim (article 1): after a prompt of 10 tokens the cached loop keeps its rate however long the output is, the
+naive loop collapses, and yet 512 new tokens come 6.1 times faster and not 260 times, because the work that
+the cache removes is the efficient work. Article 2: 1,016 tokens in 14.66 s against 5.03 s.
+
+Whole loops, greedy, a sync per token; the variants are proven first. One loop gives all shorter ones: the
+first n tokens of it are the loop of n.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._claims import measured
+from experiments._measured import chosen_variants, model_on_device, proven_runner
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from profiling import work
+from profiling.generations import Loops
+from profiling.workload import Workload
+from reports.shown import Curves, Shown
+from variants.config import PRESETS, GPTConfig
+from variants.errors import UserError
+from variants.ladder import BASELINE
+
+if TYPE_CHECKING:
+    from profiling.runner import Runner
+    from variants.decoder import Decoder
+
+EXAMPLES = ("", "--quick", "--new 16,64 --variant tape --model gpt2-medium")
+NEW, QUICK_NEW = (16, 32, 64, 128, 256, 512), (16, 32, 64)
+PROMPT, WHOLE_PROMPT = 10, 8  # the first article's prompt; the second fills the context from 8 tokens
+FLAT, COLLAPSED = 0.8, 0.9  # slowest over fastest rate that is still flat; last over first that is not
+SHORT = 0.5  # a speedup under half of the work removed
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.throughput", __doc__ or "", EXAMPLES)
+    parser.add_argument("--new", type=_cli.integers, metavar="N,N", help="new tokens (default 16 to 512)")
+    parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    model, device = model_on_device(arguments)
+    config = model.config
+    prompt, new = _prompt(arguments), _new(arguments, config)
+    extra = _cli.names(arguments.variant) or ([] if arguments.quick else ["sdpa"])
+    variants = chosen_variants(extra, arguments.precision, device.type)
+    whole = None if arguments.quick else config.n_ctx - WHOLE_PROMPT
+    longest = max(prompt + new[-1], config.n_ctx if whole else 0)
+    workload = Workload(batch=arguments.batch, seed=arguments.seed, gate_steps=24 if arguments.quick else 200)
+    workload = replace(workload, rounds=arguments.rounds or (1 if arguments.quick else 3), prompt=prompt)
+    workload = replace(workload, contexts=(max(1, longest - workload.tokens_after),))
+
+    def measure(runner: Runner) -> None:
+        from profiling.loops import time_generations
+
+        runner.record["counted"] = {
+            subject.name: _counted(subject.decoder, runner, prompt, new[0])
+            for subject in runner.subjects
+            if subject.name in ("naive", BASELINE)
+        }
+        time_generations(runner, prompt, new[-1], workload.rounds)
+        if whole:
+            time_generations(runner, WHOLE_PROMPT, whole, 1)
+
+    runner = proven_runner(arguments, "throughput", model, workload, variants, measure)
+    runner.record["new"] = new
+    return conclude(arguments, __doc__ or "", runner.run, outcome(Loops(runner.record, config), whole))
+
+
+def _prompt(arguments: argparse.Namespace) -> int:
+    """`--context` is the prompt's length here."""
+    if arguments.context is None:
+        return PROMPT
+    if len(arguments.context) != 1 or arguments.context[0] < 1:
+        raise UserError("--context is the prompt's length here: one number of at least 1")
+    return int(arguments.context[0])
+
+
+def _new(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
+    """Numbers of new tokens, ascending; the defaults are cut to what this model holds."""
+    room = config.n_ctx - _prompt(arguments)
+    if arguments.new is None:
+        default = QUICK_NEW if arguments.quick else NEW
+        return [n for n in default if n <= room] or [max(1, room)]
+    new = sorted(set(arguments.new))
+    if new[0] < 1 or new[-1] > room:
+        raise UserError(
+            f"--new must be between 1 and {room}: the model holds {config.n_ctx} tokens with the prompt"
+        )
+    return new
+
+
+def _counted(decoder: Decoder, runner: Runner, prompt: int, new: int) -> dict[str, int]:
+    """One untimed loop, watched: positions that entered the first block, and multiply-accumulates."""
+    from profiling.matmul_counter import MatmulCounter
+
+    positions = [0]
+
+    def watch(block: Any, inputs: tuple[Any, ...]) -> None:
+        positions[0] += inputs[0].size(0) * inputs[0].size(1)
+
+    handle = decoder.model.blocks[0].register_forward_pre_hook(watch)
+    try:
+        with MatmulCounter() as counter:
+            decoder.prefill(runner.subjects[0].material.tokens[:, :prompt])
+            for _ in range(new - 1):
+                decoder.advance()
+    finally:
+        handle.remove()
+    return {"new": new, "tokens": positions[0], "macs": counter.macs}
+
+
+# -- from the record to what is shown ---------------------------------------------------------
+
+
+def outcome(loops: Loops, whole: int | None) -> Outcome:
+    """`whole`: new tokens of the loop that fills the model's context, where it ran."""
+    last, missing = loops.new[-1], [str(n) for n in NEW if n not in loops.new]
+    notes = ["a sync after every token; 'by work' is the ratio of multiply-accumulates of the two loops"]
+    if not whole:
+        notes.append(f"left out by --quick: {', '.join(missing)} new tokens, 1,016 end to end, sdpa")
+    if not {"naive", BASELINE} <= set(loops.timed):
+        raise UserError(f"{loops.record['warnings']}: a loop that is not proven has no time")
+    curves = Curves(
+        f"Tokens a second of whole generations after a prompt of {loops.prompt} tokens.",
+        "new tokens",
+        "tokens/s",
+        {name: [(n, loops.rate(name, n)) for n in loops.new] for name in loops.timed},
+    )
+    what = (
+        f"{last} new tokens come {loops.speedup(last):.1f}x faster with the cache, "
+        f"for {loops.less_work(last):.0f}x less work"
+    )
+    tables = [_rates_table(loops), _work_table(loops), *([_whole_table(loops, whole)] if whole else [])]
+    gpt2 = loops.config == PRESETS["gpt2"] and loops.batch == 1
+    return Outcome(what, _statements(loops), _figures(loops, whole) if gpt2 else [], tables, curves, notes)
+
+
+def _rates_table(loops: Loops) -> Shown:
+    rows = [
+        (
+            str(n),
+            *(f"{loops.rate(name, n):.1f}" for name in loops.timed),
+            f"{loops.speedup(n):.1f}x",
+            f"{loops.less_work(n):.1f}x",
+        )
+        for n in loops.new
+    ]
+    title = f"Tokens/s after a prompt of {loops.prompt}; speedup of {BASELINE}"
+    return Shown(title, ("new", *loops.timed, "speedup", "by work"), rows)
+
+
+def _work_table(loops: Loops) -> Shown:
+    """Tokens and FLOPs by formula; `counted` says whether a watched run did the same."""
+    peak, last = loops.record["ceilings"]["matmul_flop_per_s"], loops.new[-1]
+    rows = []
+    for name, counted in loops.record["counted"].items():
+        expected = loops.work(name, counted["new"]) * loops.batch
+        same = (expected.tokens, work.macs(loops.config, expected)) == (counted["tokens"], counted["macs"])
+        rate = loops.flop_rate(name, last)
+        rows.append(
+            (
+                name,
+                f"{loops.work(name, last).tokens:,}",
+                "equal" if same else f"not: {counted['tokens']:,}",
+                f"{loops.flops(name, last) / 1e9:,.1f}",
+                f"{rate / 1e9:.1f}",
+                f"{rate / peak:.1%}",
+            )
+        )
+    title = f"Work of {last} new tokens; matmul peak here {peak / 1e9:.0f} GFLOP/s"
+    return Shown(title, ("loop", "tokens", "counted", "GFLOP", "GFLOP/s", "of peak"), rows)
+
+
+def _whole_table(loops: Loops, whole: int) -> Shown:
+    taken = {name: loops.seconds(name, WHOLE_PROMPT, whole) for name in loops.timed}
+    rows = [(name, f"{s:.2f}", f"{taken['naive'] / s:.1f}x") for name, s in taken.items()]
+    title = f"{whole:,} tokens end to end, from {WHOLE_PROMPT} to the model's limit"
+    return Shown(title, ("variant", "s", "speedup"), rows)
+
+
+def _statements(loops: Loops) -> list[Check]:
+    """The article's sentences, each with the rule that decides it."""
+    first, last = loops.new[0], loops.new[-1]
+    cached = [loops.rate(BASELINE, n) for n in loops.new]
+    flat = min(cached) / max(cached)
+    before, after = loops.rate("naive", first), loops.rate("naive", last)
+    speedup, less = loops.speedup(last), loops.less_work(last)
+    theirs, ours = (loops.flop_rate(name, last) / 1e9 for name in ("naive", BASELINE))
+    return [
+        Check(
+            "throughput.flat",
+            f"{min(cached):.0f} to {max(cached):.0f} tok/s",
+            f"slowest over fastest {flat:.2f}; flat from {FLAT}",
+            flat >= FLAT,
+        ),
+        Check(
+            "throughput.collapse",
+            f"{before:.1f} to {after:.1f} tok/s",
+            f"last over first {after / before:.2f}; collapsing below {COLLAPSED}",
+            after < COLLAPSED * before,
+        ),
+        Check(
+            "throughput.short",
+            f"{speedup:.1f}x, not {less:.0f}x",
+            f"at {last} new tokens; short is under half of the work removed",
+            speedup < SHORT * less,
+        ),
+        Check(
+            "throughput.efficient",
+            f"{theirs / ours:.1f}x the FLOP/s",
+            f"naive {theirs:.1f}, cached {ours:.1f} GFLOP/s at {last} new tokens; the higher is efficient",
+            theirs > ours,
+        ),
+    ]
+
+
+def _figures(loops: Loops, whole: int | None) -> list[Check]:
+    """The articles' numbers for GPT-2 small, where this run has them."""
+    checks = []
+    for n in (n for n in NEW if n in loops.new and loops.prompt == PROMPT):
+        checks += [
+            measured(f"throughput.naive.{n}", loops.rate("naive", n), "{:.1f}"),
+            measured(f"throughput.cached.{n}", loops.rate(BASELINE, n), "{:.1f}"),
+            measured(f"throughput.speedup.{n}", loops.speedup(n), "{:.1f}x"),
+        ]
+        if n == NEW[-1]:
+            checks.append(measured("time.removed", 100 - 100 / loops.speedup(n), "{:.0f}%"))
+    if whole:
+        naive, cached = (loops.seconds(name, WHOLE_PROMPT, whole) for name in ("naive", BASELINE))
+        checks += [
+            measured("generate.naive", naive, "{:.2f} s"),
+            measured("generate.cached", cached, "{:.2f} s"),
+            measured("generate.speedup", naive / cached, "{:.1f}x"),
+        ]
+    return checks
+
+
+if __name__ == "__main__":
+    _cli.run(main)

@@ -1,0 +1,114 @@
+"""Makes the report of any experiment that keeps what it showed: report.md, report.html and one figure.
+
+    python -m reports.experiment runs/FOLDER
+
+Reads the run folder alone (`shown` and `claims` in run.json, see `reports.shown`); never imports torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.figure import Figure as Drawing
+from matplotlib.ticker import FuncFormatter, NullLocator
+
+from profiling.record import RunFolder
+from reports.build import write
+from reports.content import Block, Bullets, Figure, Section, Table, Text
+from reports.drawing import INK, WIDTH_IN, styled
+from reports.figures import line_style
+from reports.shown import Curves, Shown
+from variants.errors import UserError
+
+CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
+MOST_TICKS = 8
+
+
+def build(path: Path) -> None:
+    """The report of the run folder at `path`. Raises UserError where it holds none or cannot be written."""
+    run = RunFolder.load(path)
+    if "shown" not in run.data:
+        raise UserError(f"{path} shows nothing yet: its experiment did not finish")
+    write(path, _title(run.data), sections(run.data))
+
+
+def sections(data: dict[str, Any]) -> list[Section]:
+    """The answer, the figure with its tables, the published figures, and how the run was made."""
+    shown = data["shown"]
+    name = data["experiment"]
+    measured: list[Block] = []
+    if shown["curves"]:
+        curves = Curves(**shown["curves"])
+        alt = f"{curves.y} over {curves.x}: {', '.join([*curves.lines, *curves.levels])}"
+        measured.append(Figure(name, alt, curves.caption, lambda: draw(curves)))
+    for made in (Shown(**table) for table in shown["tables"]):
+        measured += [Text(f"**{made.title}**"), Table(made.columns, made.rows, made.text_columns)]
+    if shown["notes"]:
+        measured.append(Bullets(shown["notes"]))
+    made_by = [f"Made by `{data['command']}`, {data['started']}.", *data["warnings"]]
+    return [
+        Section("Question and answer", [Text(shown["question"]), Text(f"**{shown['verdict']}**")]),
+        Section("Measured", measured),
+        Section("The articles' figures", [claims_table(data["claims"])]),
+        Section("The run", [Bullets(made_by)]),
+    ]
+
+
+def claims_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Published values beside those found here, and why they differ."""
+    words = {True: "yes", False: "no", None: "not measured"}
+    cells = [
+        (*(str(row[c]) for c in CLAIM_COLUMNS[:4]), words[row["holds"]], str(row["why"])) for row in rows
+    ]
+    return Table(CLAIM_COLUMNS, cells, text_columns=2)
+
+
+def _title(data: dict[str, Any]) -> str:
+    model = data.get("model", {}).get("name", "unknown model")
+    return f"{data['experiment']}: {model} on {data.get('environment', {}).get('device_name', 'any device')}"
+
+
+@styled
+def draw(curves: Curves) -> Drawing:
+    figure = Drawing(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    axes = figure.subplots()
+    for number, (name, points) in enumerate(curves.lines.items()):
+        axes.plot(*zip(*points, strict=True), label=name, **line_style(number))
+    for number, (name, height) in enumerate(curves.levels.items()):
+        axes.axhline(height, label=name, color=INK, linestyle=("--", ":")[number % 2], linewidth=1.2)
+    if curves.log_y:
+        axes.set_yscale("log")
+    if curves.log_x:
+        axes.set_xscale("log")
+        xs = sorted({x for points in curves.lines.values() for x, _ in points})
+        axes.set_xticks(xs[:: -(-len(xs) // MOST_TICKS)])
+        axes.xaxis.set_minor_locator(NullLocator())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.set_xlabel(f"{curves.x} (log)" if curves.log_x else curves.x)
+    axes.set_ylabel(f"{curves.y} (log)" if curves.log_y else curves.y)
+    figure.legend(loc="outside upper center", ncols=3, fontsize=8.5)
+    return figure
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m reports.experiment", description="Make the report of an experiment's run folder."
+    )
+    parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-context")
+    try:
+        path = parser.parse_args(argv).run
+        build(path)
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
