@@ -49,15 +49,22 @@ def compile_step(step: Step, token: Tensor) -> AotStep:
     inputs = (token, _tensors(body.cache), _tensors(body.mask))
     with torch.no_grad():
         exported = torch.export.export(_Pure(body), inputs, strict=False)
-    # a build that marks its kernels for the profiler is another one
-    marks = f"kernel profile: {torch._inductor.config.cpp.enable_kernel_profile}"
-    package = build_cache.folder("aoti", str(exported), str(OPTIONS), marks) / PACKAGE
+    package = build_cache.folder("aoti", *_identity(exported)) / PACKAGE
     if not package.exists():
         _build(exported, package)
     loader = torch._inductor.aoti_load_package(str(package)).loader
     weights = {name: exported.state_dict[name] for name in loader.get_constant_fqns()}
     loader.load_constants(weights, use_inactive=False, check_full_update=True, user_managed=True)
     return AotStep(loader, tree_leaves(inputs), weights, package)
+
+
+def _identity(exported: ExportedProgram) -> list[str]:
+    """All that the library depends on but the toolchain: operations, shapes, options."""
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    shapes = [str((tuple(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device)) for n in nodes]
+    # a build that marks its kernels for the profiler is another one
+    marks = f"kernel profile: {torch._inductor.config.cpp.enable_kernel_profile}"
+    return [exported.graph_module.code, str(exported.graph_signature), *shapes, str(OPTIONS), marks]
 
 
 class _Pure(nn.Module):
@@ -93,5 +100,7 @@ def _build(exported: ExportedProgram, package: Path) -> None:
     package.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
         made = Path(scratch) / PACKAGE
-        torch._inductor.aoti_compile_and_package(exported, package_path=str(made), inductor_configs=OPTIONS)
+        torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(made), inductor_configs=dict(OPTIONS)
+        )
         made.replace(package)
