@@ -61,6 +61,9 @@ _MEMORY2 = "Memory: 72 KiB per token, every token"
 _LOOPS, _OUTGROWS = "Two loops, and a 34x gap", "The cache outgrows the model"
 _GQA, _BOUND = "MQA and GQA: shrink one term", "Prefill is compute-bound, decode is memory-bound"
 _PHASES = "Two phases with opposite personalities: prefill and decode"
+_MASK, _SAME = "The mask is the proof", "Same tokens, to float precision"
+_PURE, _TELL = "Clue 2: the old keys and values can't change", "What I'd tell myself before starting"
+_PAGED, _ENEMY = "Where PagedAttention comes in", "Fragmentation, the other enemy"
 _JOB = "How this shows up on the job"
 _SIZING = "Sizing the cache yourself"
 
@@ -164,4 +167,31 @@ PUBLISHED: dict[str, Published] = {
     "sizing.double": Published(4, _SIZING, "a batch of 8, context doubled", "32 GiB"),
     "sizing.memory_doubles": Published(4, _JOB, "context doubled: cache times", "2"),
     "sizing.prefill_quadruples": Published(4, _JOB, "context doubled: prefill attention times", "4"),
+    # articles 1-3, purity and silent bugs; what depends on the authors' random weights is compared
+    "purity.masked": Published(3, _MASK, "mask: change in earlier rows after appending", "0.000e+00", True),
+    "purity.unmasked": Published(3, _MASK, "no mask: change in earlier rows", "4.631e-02", True),
+    "purity.drift": Published(3, _MASK, "no mask: cached against recomputed logits", "0.4017", True),
+    "purity.argmax": Published(3, _MASK, "no mask: argmax", "recomputed=44  cached=16", True),
+    "purity.norm": Published(2, _PURE, "norm over the sequence", "old states change", True),
+    "purity.exact": Published(2, _PURE, "keys and values of a causal model, recomputed",
+                              "the same numbers, up to floating-point rounding", True),
+    "purity.tokens": Published(3, _SAME, "cached and naive loop", "same token sequence? True", True),
+    "purity.float64": Published(3, _SAME, "max difference of their logits in float64", "1.887e-15", True),
+    "faults.silent": Published(2, _TELL, "wrong values in correct shapes", "don’t crash", True),
+    "faults.caught": Published(1, _KV, "cached generation against the naive loop", "token for token", True),
+    "faults.missed": Published(2, "Building the cache", "wrong concat order: passing tests",
+                               "can still miss things", True),
+    "faults.position": Published(1, _KV, "position starting at 0, a bug that is", "silent", True),
+    "faults.past": Published(3, "Now break it", "generating past the context", "IndexError", True),
+    "faults.leak": Published(3, "Now break it", "another request's warm cache",
+                             "it leaks context between requests", True),
+    "paging.unused": Published(3, _PAGED, "slabs of the maximum length", "Most of it is never used", True),
+    "paging.pieces": Published(3, _PAGED, "what is left between slabs",
+                               "you have the free bytes, just not in one piece", True),
+    "paging.demand": Published(4, _ENEMY, "fixed-size blocks", "handing out only what is needed", True),
+    "paging.share": Published(4, _ENEMY, "requests with one beginning", "can share those blocks", True),
+    "paging.timestamp": Published(4, _JOB, "a timestamp at the front of the prompt",
+                                  "makes every request's prefix unique", True),
+    "paging.end": Published(4, _JOB, "remedy", "Put variable content at the end", True),
+    "paging.same": Published(3, _PAGED, "what paging changes", "Nothing about attention changes", True),
 }  # fmt: skip
