@@ -22,7 +22,7 @@ def analyse(path: Path, profiled_ms: list[float], costs: Costs) -> dict[str, Any
     device = main_device(trace)
     where = HOST if device is None else device
     parts = attribution.parts[attribution.parts["device"] == where]
-    means: dict[str, float] = parts.groupby("part", sort=False)["us"].mean().to_dict()
+    means = {str(part): us for part, us in parts.groupby("part", sort=False)["us"].mean().to_dict().items()}
     prediction = replay(trace, found, attribution, costs)
     ops = trace.host_ops
     return {
