@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from profiling.workload import Workload
     from variants.model import GPT
 
+PROVEN_BRIEFLY = "the gate's checks but greedy and forced tokens"  # among what --quick leaves out
+
 
 def model_on_device(arguments: argparse.Namespace) -> tuple[GPT, torch.device]:
     """Device and model of the flags; libraries are kept quiet."""
@@ -70,10 +72,14 @@ def proven_runner(
     runner = Runner(run, workload, model, variants)
     with ProgressLine(arguments.quiet) as runner.progress:
         runner.describe(arguments.model)
-        runner.prove()
+        runner.prove(brief=arguments.quick)
+        for name, entry in run.data["variants"].items():
+            if entry["status"] != "proven":
+                run.warn(f"{name}: {entry['status']}: {entry['reason']}")
+        run.save()
+        missing = {"naive", BASELINE} - {subject.name for subject in runner.subjects}
+        if missing:
+            reasons = "; ".join(run.data["warnings"])
+            raise UserError(f"nothing to compare with, what is not proven has no time: {reasons}")
         measure(runner)
-    for name, entry in run.data["variants"].items():
-        if entry["status"] != "proven":
-            run.warn(f"{name}: {entry['status']}: {entry['reason']}")
-    run.save()
     return runner

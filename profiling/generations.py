@@ -1,4 +1,4 @@
-"""What do timed generations say? Rates, work and achieved FLOP/s of whole loops, from a record. Torch-free."""
+"""What do timed generations say? Rates, work and achieved FLOP/s of whole loops, from a record; torch-free."""
 
 from __future__ import annotations
 

@@ -67,9 +67,10 @@ class Runner:
         self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
         self.run.save()
 
-    def prove(self) -> None:
-        """Build, predict, warm up and prove every variant at full size."""
-        self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
+    def prove(self, brief: bool = False) -> None:
+        """Build, predict, warm up and prove every variant at full size; `brief` as the gate says."""
+        workload = self.workload
+        self._prepare_model(self.model, workload.contexts, self.variants, workload.gate_steps, brief)
 
     def prepare(self) -> None:
         """The same, then narrow."""
@@ -156,7 +157,12 @@ class Runner:
         return entry
 
     def _prepare_model(
-        self, model: GPT, contexts: tuple[int, ...], variants: list[Variant], gate_steps: int
+        self,
+        model: GPT,
+        contexts: tuple[int, ...],
+        variants: list[Variant],
+        gate_steps: int,
+        brief: bool = False,
     ) -> None:
         full, workload = model is self.model, self.workload
         buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
@@ -169,6 +175,7 @@ class Runner:
             steps=gate_steps,
             forced=min(GATE_FORCED, gate_steps),
             seed=workload.seed,
+            brief=brief,
         )
         for number, variant in enumerate(variants):
             self.progress(

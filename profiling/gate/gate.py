@@ -22,7 +22,9 @@ from variants.precision import ROUNDING
 from variants.spec import Variant
 
 ALLOWED = 2.0  # times the error of plain cached eager
+BRIEF = ("greedy", "forced")  # what a short proof consists of
 PLAIN_EAGER_ALLOWED = 64.0  # rounding units, relative to the scale of the logits
+FEW = 64.0  # a narrow cache's rounding in the cache, against what its rare other choices do to the logits
 PEAK = 8.0  # a maximum over many values, against their root mean square
 # rows of a batch are proven equal to solo runs on this model, with rows of different text
 ROWS = 3
@@ -45,9 +47,14 @@ class GateResult:
             self.status, self.reason = "fail", f"{name}: {reason}"
 
 
-def _rounding(variant: Variant) -> float:
-    """Relative rounding unit of what this variant computes with or stores, the coarser of the two."""
-    return max(ROUNDING[variant.precision], KV_ROUNDING.get(variant.kv, 0.0))
+def _rounding(variant: Variant, of_cache: bool) -> float:
+    """Relative rounding unit: of the arithmetic, or of a narrow cache where that is coarser.
+
+    The oracle rounds its cache the same way, so the two differ only where a value lies so near to the middle
+    between two steps that the arithmetic's rounding decides: by whole steps, but few.
+    """
+    stored = KV_ROUNDING.get(variant.kv, 0.0)
+    return max(ROUNDING[variant.precision], stored if of_cache else stored / FEW)
 
 
 class Gate:
@@ -63,21 +70,30 @@ class Gate:
         steps: int = 200,
         forced: int = 32,
         seed: int = 0,
+        brief: bool = False,
     ) -> None:
-        """`steps` greedy tokens and `forced` random ones are proven; `capacity` is that of the decoders."""
+        """`steps` greedy tokens and `forced` random ones are proven; `capacity` is that of the decoders.
+
+        `brief`: `check` and the budget consist of these tokens only.
+        """
         self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
         self.capacity, self.steps, self.forced = capacity, steps, forced
-        self._oracles: dict[str, Oracle] = {}
+        self.names = list(BRIEF if brief else CHECKS)
+        self._oracles: dict[tuple[str, str], Oracle] = {}
         self._budgets: dict[tuple[str, bool], Errors] = {}
         self._rows: Gate | None = None
 
     def check_briefly(self, decoder: Decoder) -> GateResult:
         """Greedy and forced tokens only: for another width of a model on which the variant passed `check`."""
-        return self._run(decoder, ["greedy", "forced"])
+        return self._run(decoder, list(BRIEF))
+
+    def check_only(self, decoder: Decoder, name: str) -> GateResult:
+        """One check of CHECKS."""
+        return self._run(decoder, [name])
 
     def check(self, decoder: Decoder) -> GateResult:
-        """Every check of CHECKS, then rows of a batch against solo runs. An exception is a failure."""
-        result = self._run(decoder, list(CHECKS))
+        """Every check, then rows of a batch against solo runs. An exception is a failure."""
+        result = self._run(decoder, self.names)
         if result.status == "pass":
             rows = self._rows_gate()
             small = Decoder(decoder.variant, rows.model, batch=ROWS)
@@ -99,7 +115,7 @@ class Gate:
             for name in names:
                 seen[name] = CHECKS[name](trial)
                 self._judge(name, seen[name], decoder.variant, result)
-            if decoder.variant.name == BASELINE and names == list(CHECKS):
+            if decoder.variant.name == BASELINE and names == self.names:
                 self._keep_budget(decoder.variant.precision, seen)
         except Mismatch as mismatch:
             result.fail(name, str(mismatch))
@@ -112,12 +128,12 @@ class Gate:
         if errors is None:
             result.checks.append({"check": name, "status": "pass", "detail": "bit-equal or not applicable"})
             return
-        unit = _rounding(variant) * errors.scale
+        of_cache = name == "cache contents"
+        unit = _rounding(variant, of_cache) * errors.scale
         if variant.name == BASELINE:
             allowed = Errors(PLAIN_EAGER_ALLOWED * unit, PEAK * PLAIN_EAGER_ALLOWED * unit, errors.scale)
         else:
-            plain = self._budget(variant.precision, of_cache=name == "cache contents")
-            # a value that is stored narrow may be off by a part of the largest of its head, not of its own
+            plain = self._budget(variant.precision, of_cache)
             peak = PEAK * unit if variant.kv in KV_ROUNDING else unit
             allowed = Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, peak), errors.scale)
         if errors.rms > allowed.rms or errors.max > allowed.max:
@@ -141,12 +157,13 @@ class Gate:
             variant = ladder(precision)[BASELINE]
             plain = Decoder(variant, self.model, batch=self.batch, capacity=self.capacity)
             trial = self._trial(plain, self.steps)
-            self._keep_budget(precision, {name: check(trial) for name, check in CHECKS.items()})
+            self._keep_budget(precision, {name: CHECKS[name](trial) for name in self.names})
         return self._budgets[precision, of_cache]
 
     def _keep_budget(self, precision: str, seen: dict[str, Errors | None]) -> None:
         errors = {name: outcome for name, outcome in seen.items() if outcome is not None}
-        self._budgets[precision, True] = errors.pop("cache contents")
+        if "cache contents" in errors:
+            self._budgets[precision, True] = errors.pop("cache contents")
         self._budgets[precision, False] = reduce(Errors.joined, errors.values())
 
     def _steps_for(self, variant: Variant) -> int:
@@ -154,15 +171,15 @@ class Gate:
         return min(self.steps, 8) if variant.cache == "none" else self.steps
 
     def _trial(self, decoder: Decoder, steps: int) -> Trial:
-        oracle = self._oracle(decoder.variant.precision)
-        tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(decoder.variant)
+        oracle = self._oracle(decoder.variant.precision, decoder.variant.kv)
+        tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(decoder.variant, of_cache=False)
         forced = self.forced if decoder.variant.cache != "none" else min(self.forced, 14)
         return Trial.of(decoder, oracle, steps, forced, tie, self.seed)
 
-    def _oracle(self, precision: str) -> Oracle:
-        if precision not in self._oracles:
-            self._oracles[precision] = Oracle(self.model, precision, self.batch)
-        return self._oracles[precision]
+    def _oracle(self, precision: str, kv: str = "as precision") -> Oracle:
+        if (precision, kv) not in self._oracles:
+            self._oracles[precision, kv] = Oracle(self.model, precision, kv, self.batch)
+        return self._oracles[precision, kv]
 
     def _rows_gate(self) -> Gate:
         if self._rows is None:

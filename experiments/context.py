@@ -1,0 +1,241 @@
+"""Question: what does a step cost at every context, without a cache and with each kind of it, and does its
+time follow its arithmetic?
+
+Claim (article 2): a cached step takes the same time from 10 to 1,000 tokens, the cache buys nothing at short
+context and 6.0 times at 1,000 where the arithmetic is 1,000 times less; arithmetic cannot explain the step.
+
+Steps are timed in interleaved rounds after every variant is proven. A context of n tokens held is the
+articles' n + 1: they count the new token too.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from experiments import _cli
+from experiments._claims import measured
+from experiments._measured import (
+    PROVEN_BRIEFLY,
+    chosen_variants,
+    contexts_that_fit,
+    model_on_device,
+    proven_runner,
+)
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from profiling import work
+from profiling.workload import Workload
+from reports.shown import Curves, Shown
+from variants.config import PRESETS, GPTConfig
+from variants.errors import UserError
+from variants.ladder import BASELINE, ladder
+from variants.spec import Variant
+
+if TYPE_CHECKING:
+    from profiling.metrics import Measured
+    from profiling.stats import Interval
+
+EXAMPLES = ("", "--quick", "--variant static,tape --context 10,100,1000")
+ALL = (8, 10, 32, 64, 100, 128, 256, 384, 500, 640, 768, 896, 1000, 1018)
+QUICK = (10, 100, 500, 1000)
+QUICK_VARIANTS = ("static", "sdpa")
+COLUMNS = 5  # contexts that a table of 80 columns has room for
+SAME = 0.05  # change of the step over all contexts that is still "the same"
+NOTHING = 1.25  # a speedup that is still nothing
+SHORT = 0.5  # of the ratio that the work has
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.context", __doc__ or "", EXAMPLES)
+    parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    model, device = model_on_device(arguments)
+    names = _cli.names(arguments.variant) or _default(arguments, device.type)
+    variants = chosen_variants(names, arguments.precision, device.type)
+    workload = _workload(arguments, model.config)
+
+    from profiling.metrics import Measured
+    from profiling.runner import Runner
+
+    runner = proven_runner(arguments, "context", model, workload, variants, Runner.measure)
+
+    found = outcome(Measured(runner.record), model.config, arguments.quick)
+    return conclude(arguments, __doc__ or "", runner.run, found)
+
+
+def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
+    """Every cached rung of the same precision that runs here without a long compilation."""
+    from variants.requirements import compiles, why_not
+
+    if arguments.quick:
+        return QUICK_VARIANTS
+
+    def chosen(variant: Variant) -> bool:
+        full = variant.precision == arguments.precision and variant.kv == arguments.precision
+        return full and not compiles(variant) and why_not(variant, device) is None
+
+    return [variant.name for variant in ladder(arguments.precision).values() if chosen(variant)]
+
+
+def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
+    quick = {"rounds": 3, "gate_steps": 8, "naive_rounds": 1} if arguments.quick else {}
+    workload = replace(Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1), **quick)
+    flags = {"steps": arguments.steps, "rounds": arguments.rounds}
+    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
+    wanted = arguments.context or contexts_that_fit(
+        QUICK if arguments.quick else ALL, config, workload.tokens_after
+    )
+    if len(set(wanted)) < 2:
+        raise UserError("--context needs at least two contexts, for a line through them")
+    return replace(workload, contexts=tuple(sorted(set(wanted))))
+
+
+# -- from the record to what is shown ---------------------------------------------------------
+
+
+def outcome(found: Measured, config: GPTConfig, quick: bool) -> Outcome:
+    timed = [name for name in found.record["variants"] if found.has_times(name)]
+    notes = [f"without a cache {found.record['workload']['naive_rounds']} rounds only: it is a picture"]
+    if quick:
+        notes.append(f"left out by --quick: other contexts and cached variants; {PROVEN_BRIEFLY}")
+    curves = Curves(
+        "Median step over context; a step of fixed shape attends over its bucket.",
+        "context, tokens in the cache",
+        "step, ms",
+        {name: [(n, step(found, name, n)) for n in found.contexts] for name in timed},
+    )
+    last = found.contexts[-1]
+    what = (
+        f"at context {last:,} a cached step is {speedup(found, last):.1f}x faster than without a cache, "
+        f"for {last + 1:,}x less arithmetic"
+    )
+    tables = [_steps_table(found, timed), _flops_table(found, config), _lines_table(found, timed)]
+    gpt2 = config == PRESETS["gpt2"] and found.record["workload"]["batch"] == 1
+    figures = _figures(found) if gpt2 else []
+    return Outcome(what, _statements(found), figures, tables, curves, notes)
+
+
+def step(found: Measured, name: str, context: int) -> float:
+    """Median step, ms."""
+    quantiles = found.step_quantiles(name, context)
+    assert quantiles is not None
+    return quantiles["median"]
+
+
+def speedup(found: Measured, context: int) -> float:
+    return step(found, "naive", context) / step(found, BASELINE, context)
+
+
+def flop_rate(found: Measured, name: str, context: int) -> float:
+    """Achieved FLOP/s of a step."""
+    flops = work.FLOPS_PER_MAC * found.record["variants"][name]["prediction"][str(context)]["macs"]
+    return float(flops) / step(found, name, context) * 1e3
+
+
+def _steps_table(found: Measured, timed: Sequence[str]) -> Shown:
+    spread = max(1, -(-len(found.contexts) // COLUMNS))
+    contexts = sorted({*found.contexts[::spread], found.contexts[-1]})
+    rows = [(name, *(f"{step(found, name, n):.2f}" for n in contexts)) for name in timed]
+    return Shown("Median step, ms, by context", ("variant", *(f"{n:,}" for n in contexts)), rows)
+
+
+def _flops_table(found: Measured, config: GPTConfig) -> Shown:
+    peak = found.record["ceilings"]["matmul_flop_per_s"]
+    rows = []
+    for n in found.contexts:
+        achieved = [flop_rate(found, name, n) for name in ("naive", BASELINE)]
+        rates = [f"{rate / 1e9:.1f} ({rate / peak:.1%})" for rate in achieved]
+        share = f"{work.attention_share(config, work.forward(1, past=n)):.1%}"
+        gflop = f"{work.FLOPS_PER_MAC * work.step_macs(config, n) / 1e9:.3g}"
+        rows.append((f"{n:,}", f"{speedup(found, n):.1f}x", f"{n + 1:,}x", gflop, share, *rates))
+    title = f"{BASELINE} against naive; GFLOP/s and share of the peak of {peak / 1e9:.0f} measured here"
+    heads = ("context", "faster", "less work", "GFLOP", "attention", "naive GF/s", "cached GF/s")
+    return Shown(title, heads, rows)
+
+
+def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
+    """Intercept, ms, and slope, us per slot attended, of the step; None for one number of slots."""
+    import numpy as np
+    import pandas as pd
+
+    from profiling.stats import intercepts, mean_interval
+
+    slots = found.record["variants"][name]["slots"]
+    rounds = pd.concat([found.steps(name, n) for n in found.contexts], axis=1).dropna()
+    x = [slots[str(n)] for n in found.contexts]
+    if len(set(x)) < 2:
+        return None
+    intercept, slope = intercepts(x, rounds.to_numpy())
+    made = mean_interval(intercept), mean_interval(np.asarray(slope) * 1e3)
+    return None if made[0] is None or made[1] is None else (made[0], made[1])
+
+
+def _lines_table(found: Measured, timed: Sequence[str]) -> Shown:
+    rows = []
+    for name in timed:
+        line = lines(found, name) if name != "naive" else None
+        cells = [f"{i.mid:.2f} [{i.low:.2f}, {i.high:.2f}]" for i in line] if line else ["unknown"] * 2
+        rows.append((name, *cells))
+    title = "Step as a line over slots attended, 95 % intervals over rounds"
+    return Shown(
+        title, ("variant", "at none, ms", "per slot, us"), [row for row in rows if row[0] != "naive"]
+    )
+
+
+def _statements(found: Measured) -> list[Check]:
+    """The article's sentences, each with the rule that decides it."""
+    first, last = found.contexts[0], found.contexts[-1]
+    short, long = step(found, BASELINE, first), step(found, BASELINE, last)
+    per_token = found.record["variants"][BASELINE]["prediction"]
+    more = (per_token[str(last)]["bytes"] - per_token[str(first)]["bytes"]) / 1e6
+    peak = found.record["ceilings"]["matmul_flop_per_s"]
+    share = flop_rate(found, BASELINE, last) / peak
+    return [
+        Check(
+            "context.flat",
+            f"{short:.1f} to {long:.1f} ms",
+            f"{long / short - 1:+.0%} (same: within {SAME:.0%}); it reads and copies {more:.0f} MB more",
+            abs(long / short - 1) <= SAME,
+        ),
+        Check(
+            "context.nothing",
+            f"{speedup(found, first):.1f}x at {first}",
+            f"nothing is below {NOTHING}x",
+            speedup(found, first) < NOTHING,
+        ),
+        Check(
+            "context.ratio",
+            f"{speedup(found, last):.1f}x, not {last + 1:,}x",
+            f"at context {last:,}; short is under half",
+            speedup(found, last) < SHORT * (last + 1),
+        ),
+        Check(
+            "context.arithmetic",
+            f"{share:.1%} of peak",
+            "arithmetic explains the step from half of the matmul peak on",
+            share < SHORT,
+        ),
+    ]
+
+
+def _figures(found: Measured) -> list[Check]:
+    """The article's step times, where this run has its contexts."""
+    checks = []
+    for n in (n for n in QUICK if n in found.contexts):
+        checks += [
+            measured(f"step.naive.{n}", step(found, "naive", n), "{:.2f}"),
+            measured(f"step.cached.{n}", step(found, BASELINE, n), "{:.2f}"),
+            measured(f"step.speedup.{n}", speedup(found, n), "{:.1f}x"),
+        ]
+    return checks
+
+
+if __name__ == "__main__":
+    _cli.run(main)
