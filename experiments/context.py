@@ -78,7 +78,7 @@ def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
         return QUICK_VARIANTS
 
     def chosen(variant: Variant) -> bool:
-        full = variant.precision == arguments.precision and variant.kv == arguments.precision
+        full = variant.precision == arguments.precision and variant.kv == "as precision"
         return full and not compiles(variant) and why_not(variant, device) is None
 
     return [variant.name for variant in ladder(arguments.precision).values() if chosen(variant)]

@@ -198,7 +198,7 @@ def _statements(loops: Loops) -> list[Check]:
     return [
         Check(
             "throughput.flat",
-            f"{min(cached):.0f} to {max(cached):.0f} tok/s",
+            f"{min(cached):.1f} to {max(cached):.1f} tok/s",
             f"slowest over fastest {flat:.2f}; flat from {FLAT}",
             flat >= FLAT,
         ),

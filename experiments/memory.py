@@ -1,0 +1,175 @@
+"""Question: how many bytes do cache, masks and graphs hold, by formula, by their own tensors and by the
+allocator?
+
+Claim (article 2): 72 KiB a token and exactly on the formula line, once a warm-up has taken the 8,519,680
+bytes of cuBLAS workspace out of the measurement; twelve float32 masks hold 48 MiB, a bool mask is 4x smaller.
+
+Nothing is timed, so nothing is proven. Storages are counted exactly on every device; what only CUDA's
+allocator can tell (requested, allocated, graph pool) is left out elsewhere, with the reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._claims import measured
+from experiments._measured import contexts_that_fit, model_on_device
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from profiling.work import kv_bytes_per_token, weights_stored_bytes
+from reports.shown import Curves, Shown
+from variants.config import PRESETS
+from variants.errors import UserError
+from variants.ladder import BASELINE, ladder
+from variants.spec import SLOTS, Variant
+
+if TYPE_CHECKING:
+    from variants.model import GPT
+
+EXAMPLES = ("", "--quick", "--context 64,512,1024 --batch 4")
+ALL, QUICK = (64, 128, 256, 384, 512, 640, 704, 832, 960, 1024), (64, 512, 1024)
+MIB = 2**20
+NO_ALLOCATOR = "allocator and graph pool: need a CUDA device; on this one the storages are the whole account"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = _cli.common_parser("experiments.memory", __doc__ or "", EXAMPLES).parse_args(argv)
+    model, device = model_on_device(arguments)
+    if arguments.batch < 1:
+        raise UserError(f"--batch must be at least 1, got {arguments.batch}")
+    limit = model.config.n_ctx
+    wanted = arguments.context or contexts_that_fit(QUICK if arguments.quick else ALL, model.config, 0)
+    contexts = sorted(set(wanted))
+    if contexts[0] < 2 or contexts[-1] > limit:
+        raise UserError(f"--context must be between 2 and {limit}, what this model holds")
+    from profiling.environment import environment
+    from profiling.footprint import cache_bytes, graph_pool_bytes, mask_bytes, warm_up_bytes
+    from profiling.record import RunFolder
+
+    run = RunFolder.create(arguments.out, "memory", device.type)
+    run.data |= {"environment": environment(device), "model": {"name": arguments.model}}
+    rungs = ladder(arguments.precision)
+    cold = warm_up_bytes(rungs[BASELINE], model, arguments.batch, contexts[0])  # before any other matmul
+    run.data["memory"] = {
+        "batch": arguments.batch,
+        "layers": model.config.n_layer,
+        "contexts": contexts,
+        "weights": weights_stored_bytes(model.config, model.dtype.itemsize),
+        "formula": [formula_bytes(model, n, arguments.batch) for n in contexts],
+        "caches": {
+            variant.name: [cache_bytes(variant, model, arguments.batch, n) for n in contexts]
+            for variant in one_of_each_cache(rungs)
+        },
+        "masks": mask_bytes(model.config, device),
+        "warm_up": cold,
+        "graph_pool": graph_pool_bytes(rungs["cudagraph"], model, arguments.batch),
+    }
+    return conclude(arguments, __doc__ or "", run, outcome(run.data["memory"], model, arguments.quick))
+
+
+def formula_bytes(model: GPT, context: int, batch: int) -> int:
+    return kv_bytes_per_token(model.config, model.dtype.itemsize) * context * batch
+
+
+def one_of_each_cache(rungs: dict[str, Variant]) -> list[Variant]:
+    """The first rung with each filling of the slots that decide how the past is stored."""
+    slots = [slot for slot in ("cache", "kv") if slot in SLOTS]
+    found: dict[tuple[str, ...], Variant] = {}
+    for variant in rungs.values():
+        if variant.cache != "none" and variant.body == "modules":
+            found.setdefault(tuple(variant.slot(slot) for slot in slots), variant)
+    return list(found.values())
+
+
+# -- from the record to what is shown ---------------------------------------------------------
+
+
+def outcome(found: dict[str, Any], model: GPT, quick: bool) -> Outcome:
+    contexts, caches = found["contexts"], found["caches"]
+    notes = []
+    if found["warm_up"] is None:
+        notes.append(NO_ALLOCATOR)
+    if quick:
+        notes.append(f"left out by --quick: contexts other than {', '.join(map(str, QUICK))}")
+    tables = [_cache_table(found), _mask_table(found)]
+    if found["warm_up"]:
+        tables.append(_allocator_table(found))
+    lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, found["formula"], strict=True)]}
+    for name, sizes in caches.items():
+        lines[name] = [(n, size["tensors"] / MIB) for n, size in zip(contexts, sizes, strict=True)]
+    levels = {"weights": found["weights"] / MIB, "float32 masks": found["masks"]["per-layer float32"] / MIB}
+    curves = Curves(
+        f"What each cache holds at batch {found['batch']}, beside weights and mask buffers.",
+        "context, tokens in the cache",
+        "MiB",
+        lines,
+        levels,
+    )
+    per_token = kv_bytes_per_token(model.config, model.dtype.itemsize)
+    what = f"{per_token / 1024:g} KiB a token, the tensors of `{BASELINE}` hold exactly what the formula says"
+    return Outcome(what, _statements(found), _figures(found, model), tables, curves, notes)
+
+
+def _cache_table(found: dict[str, Any]) -> Shown:
+    rows = [
+        (f"{n:,}", f"{formula:,}", *(f"{sizes[number]['tensors']:,}" for sizes in found["caches"].values()))
+        for number, (n, formula) in enumerate(zip(found["contexts"], found["formula"], strict=True))
+    ]
+    title = "Bytes of the cache by formula, and of each cache's own storages"
+    return Shown(title, ("context", "formula", *found["caches"]), rows)
+
+
+def _mask_table(found: dict[str, Any]) -> Shown:
+    rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in found["masks"].items()]
+    pool = found["graph_pool"]
+    rows.append(
+        (
+            "CUDA graph's pool",
+            *((f"{pool:,}", f"{pool / MIB:,.3g}") if pool is not None else ("not measured", "")),
+        )
+    )
+    return Shown("Mask buffers, and what a captured graph keeps", ("kept", "bytes", "MiB"), rows)
+
+
+def _allocator_table(found: dict[str, Any]) -> Shown:
+    """CUDA: what the allocator counts for `cat`, above a baseline taken after a warm-up."""
+    rows = []
+    for number, n in enumerate(found["contexts"]):
+        formula, size = found["formula"][number], found["caches"][BASELINE][number]
+        above = (size["requested"] - formula, size["allocated"] - size["requested"])
+        rows.append((f"{n:,}", f"{formula:,}", f"{size['requested']:,}", *(f"{x:,}" for x in above)))
+    title = f"Allocator; without a warm-up {found['warm_up']:,} bytes more are taken for cache"
+    return Shown(title, ("context", "formula", "requested", "above formula", "bump"), rows)
+
+
+def _statements(found: dict[str, Any]) -> list[Check]:
+    """The article's sentences, each with the rule that decides it."""
+    held = [size["requested"] or size["tensors"] for size in found["caches"][BASELINE]]
+    off = max(abs(size - formula) for size, formula in zip(held, found["formula"], strict=True))
+    masks = found["masks"]
+    layers, shared = masks["per-layer float32"], masks["shared bool"]
+    ratio = layers / shared / found["layers"]
+    by = "the allocator's requested bytes" if found["warm_up"] else "the storages"
+    return [
+        Check(
+            "memory.line",
+            f"{off:,} bytes off",
+            f"{by} at every context; on the line is no byte off",
+            off == 0,
+        ),
+        Check(
+            "memory.bool", f"{ratio:g}x smaller", f"and shared by all layers {layers / shared:g}x", ratio == 4
+        ),
+    ]
+
+
+def _figures(found: dict[str, Any], model: GPT) -> list[Check]:
+    if found["warm_up"] is None or model.config != PRESETS["gpt2"]:
+        return []
+    return [measured("memory.workspace", found["warm_up"], "{:,.0f}", "the workspace of this GPU's cuBLAS")]
+
+
+if __name__ == "__main__":
+    _cli.run(main)
