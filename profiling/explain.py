@@ -14,6 +14,7 @@ from profiling.attribution import Attribution, attribute, cautions
 from profiling.predict import Costs, Prediction, replay
 from profiling.reading import Reading, main_device, read
 from profiling.trace import Steps, Trace, load, steps
+from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.summary import file_numbers, window_numbers
 
 _FILE_KEYS = (
@@ -26,6 +27,8 @@ _FILE_KEYS = (
 )
 _STEP_KEYS = ("name", "wall_us", "kernel_launch_calls", "graph_launch_calls")
 
+VIEWER_BYTES = 512 << 20
+KNOWN_CATEGORIES = DEVICE_CATEGORIES | OP_CATEGORIES | ANNOTATION_CATEGORIES
 UNPREDICTABLE = ("cannot tell", "too small to judge", "host-bound outside launches")
 """Readings after which a replay's cost is not predicted: the trace does not carry it, or the pauses are not
 the step's.
@@ -62,8 +65,21 @@ def explain(
     reading = read(trace, found, attribution)
     predictable = reading.label not in UNPREDICTABLE
     prediction = replay(trace, found, attribution, costs) if predictable else None
-    warnings = [*trace.warnings, *found.notes, *reading.problems, *cautions(trace, found, attribution)]
+    warnings = [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems]
+    warnings += cautions(trace, found, attribution)
     return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings)
+
+
+def _about_the_file(trace: Trace) -> list[str]:
+    notes = []
+    if trace.json_bytes > VIEWER_BYTES:
+        notes.append(
+            f"{trace.json_bytes / 2**20:.0f} MB of JSON: viewers may show it empty; profile fewer steps"
+        )
+    categories = {str(c) for c in trace.events["cat"].cat.categories}
+    if not (categories & KNOWN_CATEGORIES or any(CALL_CATEGORY.search(c) for c in categories)):
+        notes.append("no event has a category of PyTorch's profiler: this may be another tool's trace")
+    return notes
 
 
 def as_json(found: Explanation, name: str, rows: int = 10) -> dict[str, Any]:

@@ -86,7 +86,7 @@ def replay(
     if (own["call_kind"] == "graph").any():
         return Prediction("graphs are replayed already", step_us, None, [], _left(trace, own, len(judged)))
     nodes = float(len(own)) / len(judged)
-    spread = [float(busy["us"].min()), float(busy["us"].median()), float(busy["us"].max())]
+    spread = _spread(busy["us"])
     low, mid, high = (
         costs.lead_in_us[i] + spread[i] + nodes * costs.node_gap_us[i] + costs.sync_us[i] for i in range(3)
     )
@@ -96,6 +96,15 @@ def replay(
         *_stated(costs, ("lead_in_us", "node_gap_us", "sync_us")),
     ]
     return Prediction("step as one graph replay", step_us, (low, mid, high), assumptions)
+
+
+def _spread(us: pd.Series[float]) -> Range:
+    """Lower quartile, median and upper quartile over the steps; of fewer than four steps the extremes.
+
+    The extremes of many steps are what else ran on the machine.
+    """
+    low, high = (0.25, 0.75) if len(us) >= 4 else (0.0, 1.0)
+    return float(us.quantile(low)), float(us.median()), float(us.quantile(high))
 
 
 def _stated(costs: Costs, which: tuple[str, ...]) -> list[str]:
@@ -146,7 +155,7 @@ def _tape(trace: Trace, steps: Steps, attribution: Attribution, costs: Costs) ->
     if not recorded or not any(recorded):
         return None
     n_ops = float(np.mean(recorded))
-    spread = (float(compute.min()), float(compute.median()), float(compute.max()))
+    spread = _spread(compute)
     low, mid, high = (spread[i] + n_ops * costs.tape_op_us[i] for i in range(3))
     assumptions = [
         "every compute op takes as long on the tape as in this trace, the profiler's own cost included",

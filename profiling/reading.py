@@ -141,8 +141,9 @@ def _inside(times: np.ndarray, syncs: pd.DataFrame) -> np.ndarray:
 
 
 def _overlap(start: int, end: int, syncs: pd.DataFrame) -> int:
-    near = syncs[(syncs["start_ns"] < end) & (syncs["end_ns"] > start)]
-    return union_ns(near["start_ns"].clip(start, end).to_numpy(), near["end_ns"].clip(start, end).to_numpy())
+    begins, ends = syncs["start_ns"].to_numpy(), syncs["end_ns"].to_numpy()
+    near = (begins < end) & (ends > start)
+    return union_ns(np.maximum(begins[near], start), np.minimum(ends[near], end))
 
 
 def _add_between(

@@ -200,6 +200,17 @@ def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:
     assert gap["length_us"] == pytest.approx(393)
 
 
+def test_another_tools_trace_and_a_large_one_are_said(tmp_path, capsys, monkeypatch) -> None:
+    import profiling.explain
+
+    made = Synthetic()
+    made.event("tf_op", "MatMul", 0, 1000)
+    path = made.write(tmp_path / "t.json")
+    assert any("another tool" in w for w in answer(capsys, path)["files"][0]["warnings"])
+    monkeypatch.setattr(profiling.explain, "VIEWER_BYTES", 10)
+    assert any("viewers may show it empty" in w for w in answer(capsys, path)["files"][0]["warnings"])
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

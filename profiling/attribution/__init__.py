@@ -77,7 +77,8 @@ def _on_devices(work: pd.DataFrame, steps: Steps) -> tuple[list[object], list[ob
     parts: list[object] = []
     spans: list[object] = []
     waited = []
-    for name, events in by_device(work).items():
+    for name, every_column in by_device(work).items():
+        events = every_column[["start_ns", "end_ns", "call_start_ns", "call_end_ns"]]
         reach = np.maximum.accumulate(events["end_ns"].to_numpy())
         for step, (start, end) in enumerate(device.intervals(events, steps)):
             busy, rows = device.waits(events, reach, start, end)

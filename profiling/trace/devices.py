@@ -11,6 +11,7 @@ import pandas as pd
 
 from profiling.trace.names import (
     CALL_CATEGORY,
+    CALL_KINDS,
     DEVICE_CATEGORIES,
     LAUNCH_KINDS,
     MEMCPY_CATEGORIES,
@@ -22,6 +23,7 @@ from profiling.trace.names import (
 Int = npt.NDArray[np.int64]
 NONE = np.iinfo(np.int64).min
 """Stands for "no such time" in an int64 column."""
+KINDS = pd.Index([*CALL_KINDS, "other"])
 SPLIT = ("before_call", "during_call", "after_call", "unknown")
 
 
@@ -34,13 +36,13 @@ def calls_of(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     codes = category.codes.to_numpy()
     calls = _spans(events[np.isin(codes, call_codes)], ["thread", "correlation", "name"])
     work = _spans(events[np.isin(codes, device_codes)], ["device", "stream", "correlation", "name", "cat"])
-    kinds = np.array([call_kind(str(n)) for n in calls["name"].cat.categories], dtype=object)
-    calls["kind"] = kinds[calls["name"].cat.codes] if len(calls) else np.empty(0, object)
-    work["kind"] = np.select(
-        [work["cat"].isin(list(MEMCPY_CATEGORIES)), work["cat"].isin(list(MEMSET_CATEGORIES))],
-        ["memcpy", "memset"],
-        "kernel",
-    )
+    kinds = np.array([KINDS.get_loc(call_kind(str(n))) for n in calls["name"].cat.categories] or [0])
+    calls["kind"] = pd.Categorical.from_codes(kinds[calls["name"].cat.codes.to_numpy()], KINDS)
+    of_category = [
+        (c in MEMCPY_CATEGORIES) + 2 * (c in MEMSET_CATEGORIES) for c in work["cat"].cat.categories
+    ]
+    codes = np.array(of_category or [0])[work["cat"].cat.codes.to_numpy()]
+    work["kind"] = pd.Categorical.from_codes(codes, pd.Index(["kernel", "memcpy", "memset"]))
     work = work.drop(columns="cat")
     work["call"] = _link(work, calls)
     linked = work["call"].to_numpy()
@@ -50,7 +52,8 @@ def calls_of(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     for key in ("start_ns", "end_ns"):
         values = calls[key].to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int64)
         work[f"call_{key}"] = np.where(linked >= 0, values, NONE)
-    work["call_kind"] = np.where(linked >= 0, calls["kind"].to_numpy()[safe] if len(calls) else "", "")
+    codes = calls["kind"].cat.codes.to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int8)
+    work["call_kind"] = pd.Categorical.from_codes(np.where(linked >= 0, codes, -1), KINDS)
     return calls, work
 
 

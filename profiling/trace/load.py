@@ -38,7 +38,8 @@ class Trace:
         """Runtime and driver calls by start: `start_ns`, `end_ns`, `thread`, `correlation`, `name`, `kind`,
         `works`.
 
-        `kind` as in `names.CALL_KINDS` or "other"; `works` counts the device events that a call started.
+        `kind` (category) as in `names.CALL_KINDS` or "other"; `works` counts the device events that a call
+        started.
         """
         return self._linked[0]
 
