@@ -84,6 +84,9 @@ class Runner:
 
     def measure(self) -> None:
         """All rounds that are not in the record yet."""
+        if not self.subjects:
+            self.run.warn("no variant is proven here, so nothing was timed")
+            return
         done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
         readers = {pages: self._reader(pages) for pages in page_sizes(self.model.device)}
         before = counters["stats"]["unique_graphs"]
