@@ -44,19 +44,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _check(arguments)
     from profiling.compare import compare
-    from profiling.explain import as_json, explain
+    from profiling.explain import Explanation, as_json, explain
+    from profiling.picture import picture
     from profiling.trace.redact import redact
 
     paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
-    found = [explain(path, arguments.step, progress=_progress(arguments, path)) for path in paths]
-    entries = [as_json(one, name, arguments.top) for one, name in zip(found, _names(paths), strict=True)]
-    answer: dict[str, Any] = {"files": entries}
-    if arguments.against:
-        answer["comparison"] = compare(found[0], found[1]).as_json()
-    if arguments.redact:
-        redact(paths[0], arguments.redact, frozenset(found[0].steps.table["name"]))
+    answer: dict[str, Any] = {"files": []}
+    pictures: list[dict[str, Any]] = []
+    compared: list[Explanation] = []
+    for path, name in zip(paths, _names(paths), strict=True):  # one trace in memory, two to compare
+        found = explain(path, arguments.step, progress=_progress(arguments, path))
+        answer["files"].append(as_json(found, name, arguments.top))
+        if arguments.out:
+            pictures.append(picture(found.trace, found.steps, found.attribution, found.device))
+        if arguments.against:
+            compared.append(found)
+        if arguments.redact and path == arguments.files[0]:
+            redact(path, arguments.redact, frozenset(found.steps.table["name"]))
+    if compared:
+        answer["comparison"] = compare(*compared).as_json()
     if arguments.out:
-        _write_report(arguments.out, answer, found)
+        from reports.explain import write
+
+        write(arguments.out, answer, pictures)
     _show(arguments, answer)
     if arguments.json:
         print_json(answer)
@@ -100,14 +110,6 @@ def _progress(arguments: argparse.Namespace, path: Path) -> Progress | None:
     return (
         None if arguments.quiet or not path.is_file() or path.stat().st_size < LARGE_BYTES else Progress(path)
     )
-
-
-def _write_report(folder: Path, answer: dict[str, Any], found: Sequence[Any]) -> None:
-    from profiling.picture import picture
-    from reports.explain import write
-
-    pictures = [picture(one.trace, one.steps, one.attribution, one.device) for one in found]
-    write(folder, answer, pictures)
 
 
 def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
