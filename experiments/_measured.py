@@ -30,7 +30,9 @@ def model_on_device(arguments: argparse.Namespace) -> tuple[GPT, torch.device]:
     return model_for(arguments, device), device
 
 
-def chosen_variants(names: Iterable[str], precision: str, device: str) -> list[Variant]:
+def chosen_variants(
+    names: Iterable[str], precision: str, device: str, beside: Iterable[str] = ("naive", BASELINE)
+) -> list[Variant]:
     """The named rungs and what they are compared with (no cache, the baseline), in ladder order.
 
     Raises UserError for a name that is not in the ladder or that cannot run on this kind of device.
@@ -38,7 +40,7 @@ def chosen_variants(names: Iterable[str], precision: str, device: str) -> list[V
     from variants.requirements import why_not
 
     rungs = ladder(precision)
-    wanted = ["naive", BASELINE, *names]
+    wanted = [*beside, *names]
     select(wanted, rungs)
     for name in wanted:
         reason = why_not(rungs[name], device)
@@ -77,7 +79,8 @@ def proven_runner(
             if entry["status"] != "proven":
                 run.warn(f"{name}: {entry['status']}: {entry['reason']}")
         run.save()
-        missing = {"naive", BASELINE} - {subject.name for subject in runner.subjects}
+        chosen = {variant.name for variant in variants}
+        missing = (chosen & {"naive", BASELINE} or chosen) - {subject.name for subject in runner.subjects}
         if missing:
             reasons = "; ".join(run.data["warnings"])
             raise UserError(f"nothing to compare with, what is not proven has no time: {reasons}")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from experiments import _cli
 from experiments._claims import measured
@@ -85,9 +85,9 @@ def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
-    quick = {"rounds": 3, "gate_steps": 8, "naive_rounds": 1} if arguments.quick else {}
+    quick: dict[str, Any] = {"rounds": 3, "gate_steps": 8, "naive_rounds": 1} if arguments.quick else {}
     workload = replace(Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1), **quick)
-    flags = {"steps": arguments.steps, "rounds": arguments.rounds}
+    flags: dict[str, Any] = {"steps": arguments.steps, "rounds": arguments.rounds}
     workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
     wanted = arguments.context or contexts_that_fit(
         QUICK if arguments.quick else ALL, config, workload.tokens_after

@@ -6,6 +6,8 @@ matrix multiplication counts the library's workspace as cache.
 
 from __future__ import annotations
 
+import os
+
 import torch
 
 from profiling.memory import storage_bytes
@@ -62,6 +64,14 @@ def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
         return None
     log = Decoder(variant, model, batch=batch).warm_up()
     return sum(sum(warm_up.bytes.values()) for warm_up in log)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be taken now: the device's own, or the system's."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    free = "SC_AVPHYS_PAGES" if "SC_AVPHYS_PAGES" in os.sysconf_names else "SC_PHYS_PAGES"
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf(free)
 
 
 def _allocator(device: torch.device) -> dict[str, int] | None:

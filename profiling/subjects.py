@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, replace
 
 from torch import Tensor
@@ -50,6 +51,13 @@ class Material:
     def first(self, n: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
         """The first n tokens [B,n] and, per layer, their keys and values [B,Hkv,n,D]."""
         return self.tokens[:, :n], [(k[:, :, :n], v[:, :, :n]) for k, v in self.kv]
+
+    def rows(self, batch: int) -> Material:
+        """This text, of one row, as `batch` equal rows that share its memory."""
+        made = copy(self)
+        made.tokens = self.tokens.expand(batch, -1)
+        made.kv = [(k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in self.kv]
+        return made
 
 
 @dataclass

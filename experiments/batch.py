@@ -1,0 +1,218 @@
+"""Question: what do more rows in a batch cost, from which batch on does compute set the time, and what does
+prefill use of the machine against decode?
+
+Claim (article 3): batching helps throughput, not latency; the weights are in flight anyway, so 32 requests
+ride along for nearly free. Prefill is compute-bound, decode is bandwidth bound (articles 3 and 4).
+
+Steps of each batch are timed in interleaved rounds beside their roofline, which is the larger of bytes over
+the read rate and FLOPs over the matmul rate, both measured now. Every batch is proven on different rows.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from profiling.roofline import Roofline, takeover
+from profiling.workload import Workload
+from reports.shown import Curves, Shown
+from variants.config import GPTConfig
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.runner import Runner
+
+EXAMPLES = ("", "--quick", "--batches 1,8,64 --variant tape --prompts 16,256")
+BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 4, 16)
+PROMPTS, QUICK_PROMPTS = (10, 32, 100, 256, 512, 1000), (10, 100, 500)
+CONTEXT = 100
+HELPS, SAME, FREE = 2.0, 0.95, 1.25  # throughput grown; latency not lower; step of up to 32 rows over one
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.batch", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add(
+        "--batches",
+        type=_cli.integers,
+        metavar="N,N",
+        help="batch sizes beside 1 (default 2 to 256, as memory permits)",
+    )
+    add("--prompts", type=_cli.integers, metavar="N,N", help="prompt lengths for the time to first token")
+    add("--variant", default="sdpa", metavar="NAME", help="the rung that is timed (default sdpa)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    model, device = model_on_device(arguments)
+    variants = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
+    if variants[0].cache == "none":
+        raise UserError("--variant naive: batching is about decode, choose a rung with a cache")
+    if variants[0].precision != arguments.precision or variants[0].kv != "as precision":
+        raise UserError(
+            f"--variant {arguments.variant}: the roofline knows one width, give it by --precision"
+        )
+    if arguments.batch != 1:
+        raise UserError("--batch: this experiment takes several, as --batches 1,8,64")
+    batches = _numbers(arguments.batches, QUICK_BATCHES if arguments.quick else BATCHES, "--batches", None)
+    workload, context = _workload(arguments, model.config)
+    limit = model.config.n_ctx - workload.tokens_after
+    prompts = _numbers(arguments.prompts, QUICK_PROMPTS if arguments.quick else PROMPTS, "--prompts", limit)
+    workload = replace(workload, contexts=tuple(sorted({context, max(context, *prompts)})))
+
+    def measure(runner: Runner) -> None:
+        from profiling.batches import add_batches
+        from profiling.loops import time_prefills
+
+        time_prefills(runner, prompts, workload.rounds)
+        (subject, *_) = runner.subjects
+        slots = next(
+            n
+            for n in subject.decoder.buckets
+            if n >= min(model.config.n_ctx, context + workload.tokens_after)
+        )
+        add_batches(runner, subject, [1, *(n for n in batches if n != 1)], context, slots)
+        runner.measure()
+
+    runner = proven_runner(arguments, "batch", model, workload, variants, measure)
+    found = outcome(
+        Roofline(runner.record, model.config, variants[0].name, context, prompts), arguments.quick
+    )
+    return conclude(arguments, __doc__ or "", runner.run, found)
+
+
+def _numbers(wanted: Sequence[int] | None, default: Sequence[int], flag: str, limit: int | None) -> list[int]:
+    """Ascending; the defaults are cut to the limit, others are refused beyond it."""
+    numbers = sorted(set(wanted or [n for n in default if limit is None or n <= limit]))
+    if numbers[0] < 1 or (limit is not None and numbers[-1] > limit):
+        raise UserError(f"{flag} must be " + ("at least 1" if limit is None else f"between 1 and {limit}"))
+    return numbers
+
+
+def _workload(arguments: argparse.Namespace, config: GPTConfig) -> tuple[Workload, int]:
+    quick: dict[str, Any] = {"rounds": 3, "gate_steps": 4} if arguments.quick else {}
+    workload = replace(Workload(seed=arguments.seed, ttft_rounds=0, prompt=1), **quick)
+    flags: dict[str, Any] = {"steps": arguments.steps, "rounds": arguments.rounds}
+    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
+    if arguments.context is not None and len(arguments.context) != 1:
+        raise UserError("--context: this experiment varies the batch, give one context")
+    context = arguments.context[0] if arguments.context else min(CONTEXT, config.n_ctx // 2)
+    replace(workload, contexts=(context,)).check(config)
+    return workload, context
+
+
+# -- from the record to what is shown ---------------------------------------------------------
+
+
+def outcome(roof: Roofline, quick: bool) -> Outcome:
+    first, last = roof.batches[0], roof.batches[-1]
+    at = takeover(roof.config, roof.context, roof.weight_bytes, roof.read_rate, roof.flop_rate)
+    crossing = "never, the cache is read faster than it" if at is None else f"from batch {at:.0f} on"
+    notes = [
+        f"compute takes over {crossing}, by the measured rates and context {roof.context}",
+        "bytes of a prefill: weights once and the cache written; activations are not counted",
+        *(f"batch {n}: {why}" for n, why in roof.left_out.items()),
+    ]
+    if quick:
+        notes.append(f"left out by --quick: other batches and prompts; {PROVEN_BRIEFLY}")
+    curves = Curves(
+        f"Step of `{roof.name}` at context {roof.context} over batch, beside what memory and compute ask.",
+        "batch",
+        "ms",
+        {
+            "step": [(n, roof.step_ms(n)) for n in roof.batches],
+            "memory": [(n, roof.memory_ms(n)) for n in roof.batches],
+            "compute": [(n, roof.compute_ms(n)) for n in roof.batches],
+        },
+    )
+    grown = roof.tokens_per_s(last) / roof.tokens_per_s(first)
+    slower = roof.step_ms(last) / roof.step_ms(first)
+    what = f"batch {last} gives {grown:.1f}x the tokens/s of batch {first}, each token takes {slower:.1f}x as long"
+    return Outcome(what, _statements(roof), [], [_batch_table(roof), _phase_table(roof)], curves, notes)
+
+
+def _batch_table(roof: Roofline) -> Shown:
+    rows = [
+        (
+            str(n),
+            f"{roof.step_ms(n):.2f}",
+            f"{roof.tokens_per_s(n):.1f}",
+            f"{roof.memory_ms(n):.2f}",
+            f"{roof.compute_ms(n):.2f}",
+            f"{max(roof.memory_ms(n), roof.compute_ms(n)) / roof.step_ms(n):.0%}",
+            f"{roof.cache_bytes(n) / 2**20:.1f}",
+        )
+        for n in roof.batches
+    ]
+    title = f"One step of {roof.name} at context {roof.context}, and its roofline"
+    heads = ("batch", "step ms", "tokens/s", "memory ms", "compute ms", "of roof", "cache MiB")
+    return Shown(title, heads, rows)
+
+
+def _phase_table(roof: Roofline) -> Shown:
+    """Prefill (TTFT) against decode (TPOT): intensity and share of each ceiling."""
+    rows = [
+        (
+            phase.name,
+            f"{phase.ms:.2f}",
+            f"{phase.ms / phase.tokens:.2f}",
+            f"{phase.macs / phase.bytes:.2f}",
+            f"{phase.flop_rate / roof.flop_rate:.1%}",
+            f"{phase.read_rate / roof.read_rate:.1%}",
+        )
+        for phase in (*roof.prefills(), roof.decode())
+    ]
+    title = (
+        f"Prefill against decode; ceilings {roof.flop_rate / 1e9:.0f} GFLOP/s and "
+        f"{roof.read_rate / 1e9:.1f} GB/s measured now"
+    )
+    return Shown(title, ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read"), rows)
+
+
+def _statements(roof: Roofline) -> list[Check]:
+    """The articles' sentences, each with the rule that decides it."""
+    first, last = roof.batches[0], roof.batches[-1]
+    few = max(n for n in roof.batches if n <= 32 or n == first)
+    grown = roof.tokens_per_s(last) / roof.tokens_per_s(first)
+    slower, rides = (roof.step_ms(n) / roof.step_ms(first) for n in (last, few))
+    prefill, decode = roof.prefills()[-1], roof.decode()
+    shares = [
+        (phase.flop_rate / roof.flop_rate, phase.read_rate / roof.read_rate) for phase in (prefill, decode)
+    ]
+    return [
+        Check(
+            "batch.throughput",
+            f"{grown:.1f}x tok/s, {slower:.2f}x ms",
+            f"batch {last} against {first}; helps from {HELPS:g}x, not latency: step at least {SAME}x",
+            grown >= HELPS and slower >= SAME,
+        ),
+        Check(
+            "batch.free",
+            f"{rides:.2f}x the step at {few}",
+            f"nearly free is up to {FREE}x",
+            rides <= FREE,
+        ),
+        Check(
+            "batch.prefill",
+            f"{shares[0][0]:.0%} of matmul",
+            f"{prefill.name}: against {shares[0][1]:.0%} of the read rate; the larger share binds",
+            shares[0][0] > shares[0][1],
+        ),
+        Check(
+            "batch.decode",
+            f"{shares[1][1]:.0%} of read rate",
+            f"batch 1: against {shares[1][0]:.1%} of the matmul rate; the larger share binds",
+            shares[1][1] > shares[1][0],
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    _cli.run(main)
