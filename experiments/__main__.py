@@ -1,16 +1,21 @@
 """Question: which experiments are there, and what does each answer?
 
-python -m experiments
+python -m experiments, or after installation decode-floor
 """
 
 from __future__ import annotations
 
 import ast
+import sys
+from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
 
 from rich.console import Console
 
+from experiments._cli import run
 from experiments._ruled import ruled
+from variants.errors import UserError
 
 
 def questions() -> dict[str, str]:
@@ -23,11 +28,22 @@ def questions() -> dict[str, str]:
     return found
 
 
-def main() -> None:
-    table = ruled("python -m experiments.NAME", ("name", "question"), ())
+def main(argv: Sequence[str] | None = None) -> None:
+    """Console script `decode-floor`: runs what is named first with the other arguments, or lists all."""
+    name, *arguments = argv or sys.argv[1:] or ["--help"]
+    names = {name: f"experiments.{name}" for name in questions()} | {"report": "reports.build"}
+    if name in names:
+        run(import_module(names[name]).main, arguments)
+    if name not in ("-h", "--help"):
+        run(_refuse, [name])
+    table = ruled("decode-floor NAME, or python -m experiments.NAME", ("name", "question"), ())
     for name, question in questions().items():
         table.add_row(name, question)
     Console().print(table)
+
+
+def _refuse(names: Sequence[str] | None) -> None:
+    raise UserError(f"no experiment is named {', '.join(names or ())}; `decode-floor` alone lists all")
 
 
 if __name__ == "__main__":
