@@ -30,7 +30,7 @@ class Advice:
 def fastest(measured: Measured, precision: str | None = None) -> str | None:
     """The proven variant with the smallest median step at the smallest context, of a precision or of all."""
     steps = {}
-    for name, entry in measured.record.get("variants", {}).items():
+    for name, entry in measured.record["variants"].items():
         proven = entry["status"] == "proven" and measured.has_times(name)
         if proven and precision in (None, entry["precision"]):
             found = measured.step_quantiles(name, measured.contexts[0])

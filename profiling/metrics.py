@@ -30,13 +30,14 @@ class Measured:
     """The samples of one record as tables, indexed once."""
 
     def __init__(self, record: Record) -> None:
-        self.record = record
+        self.record: Record = {"variants": {}, **record}  # none yet in a run that was interrupted at once
         self.width = record["model"]["n_embd"] if "model" in record else 0
         self.contexts: list[int] = list(record["workload"]["contexts"]) if "workload" in record else []
         samples = record.get("samples", [])
         self.samples = pd.DataFrame(
             samples, columns=["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
         )
+        self._rows: dict[str, dict[str, Any]] = {}
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
         self.floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
         self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
@@ -193,7 +194,12 @@ class Measured:
         return [self.row(name) for name in self.record["variants"]]
 
     def row(self, name: str) -> dict[str, Any]:
-        """Everything known about one variant."""
+        """Everything known about one variant; worked out once."""
+        if name not in self._rows:
+            self._rows[name] = self._row(name)
+        return self._rows[name]
+
+    def _row(self, name: str) -> dict[str, Any]:
         entry = self.record["variants"][name]
         row: dict[str, Any] = {
             "variant": name,

@@ -12,14 +12,15 @@ import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from profiling import timeline as op_by_op
 from profiling.metrics import Measured
 from profiling.record import RunFolder, write_atomically
-from profiling.timeline import timeline
 from profiling.verdict import verdict
 from reports.content import Block, Figure, Section, Study, Timeline
 from reports.drawing import for_page, png, svg
@@ -38,10 +39,18 @@ def build(path: Path) -> None:
     Raises UserError where the folder holds no run or cannot be written.
     """
     run = RunFolder.load(path)
+    try:
+        timeline = _timeline(run)
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
+    write(path, title(run), sections(study(run, timeline)))
+
+
+def study(run: RunFolder, timeline: dict[str, Any] | None = None) -> Study:
+    """What the sections are made from."""
     measured = Measured(run.data)
     traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
-    study = Study(measured, verdict(measured), str(path), traces, _timeline(run))
-    write(path, _title(run), sections(study))
+    return Study(measured, verdict(measured), str(run.path), traces, timeline)
 
 
 def write(path: Path, title: str, made: Sequence[Section]) -> None:
@@ -55,29 +64,36 @@ def write(path: Path, title: str, made: Sequence[Section]) -> None:
             write_atomically(path / "figures" / f"{figure.name}.svg", picture.encode())
             write_atomically(path / "figures" / f"{figure.name}.png", png(drawing))
             inline[figure.name] = Markup(for_page(picture, figure.name))  # drawn here, nothing foreign in it
-        environment = _environment()
-        for name, more in (("report.md", {}), ("report.html", {"inline": inline})):
-            text = environment.get_template(f"{name}.jinja").render(title=title, sections=made, **more)
-            write_atomically(path / name, text.encode())
+        write_atomically(path / "report.md", markdown(title, made).encode())
+        write_atomically(path / "report.html", html(title, made, inline).encode())
     except OSError as error:
         raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
 
 
-def _title(run: RunFolder) -> str:
+def markdown(title: str, made: Sequence[Section]) -> str:
+    return _environment().get_template("report.md.jinja").render(title=title, sections=made)
+
+
+def html(title: str, made: Sequence[Section], inline: dict[str, Markup]) -> str:
+    """`inline`: the SVG of each figure by name."""
+    return _environment().get_template("report.html.jinja").render(title=title, sections=made, inline=inline)
+
+
+def title(run: RunFolder) -> str:
     model = run.data.get("model", {}).get("name", "unknown model")
     device = run.data.get("environment", {}).get("device_name", "unknown device")
     return f"The decode floor of {model} on {device}"
 
 
-def _timeline(run: RunFolder) -> dict[str, object] | None:
+def _timeline(run: RunFolder) -> dict[str, Any] | None:
     """From the traces, kept as small data beside the figures; from there where the traces are gone."""
     kept = run.path / "figures" / "timeline.json"
-    made = timeline(run)
+    made = op_by_op.timeline(run)
     if made is not None:
         kept.parent.mkdir(exist_ok=True)
         write_atomically(kept, orjson.dumps(made))
         return made
-    stored: dict[str, object] | None = orjson.loads(kept.read_bytes()) if kept.exists() else None
+    stored: dict[str, Any] | None = orjson.loads(kept.read_bytes()) if kept.exists() else None
     return stored
 
 

@@ -91,7 +91,7 @@ class Study:
 
     @property
     def variants(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self.record.get("variants", {})
+        found: dict[str, dict[str, Any]] = self.record["variants"]
         return found
 
     @property

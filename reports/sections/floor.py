@@ -111,7 +111,7 @@ def prediction(study: Study) -> Section | None:
         predicted = entry.get("prediction", {}).get(str(study.short)) if study.measured.contexts else None
         if not predicted:
             continue
-        floor = study.measured.row(name).get("memory_floor_ms")
+        floor = study.measured.memory_floor_ms(name, study.short)
         step = study.measured.step_quantiles(name, study.short)
         rows.append(
             [

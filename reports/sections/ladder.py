@@ -16,7 +16,7 @@ UNSTABLE_MARK = " †"
 
 
 def ladder(study: Study) -> Section | None:
-    rows = study.measured.ladder() if study.variants else []
+    rows = study.measured.ladder()
     if not rows:
         return None
     contexts = study.measured.contexts

@@ -1,0 +1,189 @@
+"""The report's text: exact from a committed record, its numbers those of run.json, its verdict checkable.
+
+REFRESH_GOLDEN=1 rewrites the expected text after a wanted change; say why in the commit.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from floor_run import AGAIN, BASELINE, GOLDEN, Record, copied, section, tables, text_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.record import RunFolder
+from profiling.stats import Interval
+from profiling.verdict import Numbers, judge
+from reports.build import build
+from reports.numbers import interval, number
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = copied(tmp_path_factory.mktemp("run") / "floor")
+    build(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def report(run: Path) -> str:
+    return (run / "report.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def record(run: Path) -> Record:
+    return RunFolder.load(run).data
+
+
+def test_golden(run: Path, report: str) -> None:
+    """The same record gives the same text, to the letter."""
+    text = report.replace(str(run), "RUN")
+    expected = GOLDEN / "report.md"
+    if os.environ.get("REFRESH_GOLDEN"):
+        expected.write_text(text)
+    assert text == expected.read_text(), "a wanted change? REFRESH_GOLDEN=1 pytest tests/test_report.py"
+
+
+def recomputed(rows: dict[str, tuple[float, float, float]], noise: float) -> str:
+    """The verdict from the printed numbers by the printed rules, written a second time on purpose."""
+    drop, gap, excess, aa = (rows[key] for key in ("drop, ms", "gap g, ms", "excess, ms", "A/A ratio"))
+    if not aa[0] <= 1 <= aa[2] or excess[0] <= 0:
+        return "INCONCLUSIVE"
+    beyond = drop[0] > 0 and drop[1] > noise
+    if beyond and drop[0] >= gap[1] / 2 and gap[1] >= excess[1] / 2:
+        return "CONFIRMED"
+    if drop[2] < gap[1] / 10 or gap[1] < excess[1] / 10:
+        return "REFUTED"
+    return "PARTLY" if beyond else "INCONCLUSIVE"
+
+
+def slower(record: Record, name: str, ms: float) -> None:
+    for sample in record["samples"]:
+        if sample["variant"] == name:
+            sample["steps_ms"] = [step + ms for step in sample["steps_ms"]]
+
+
+def steady(record: Record) -> None:
+    """The baseline's second visit equals its first, and the floors are still: noise comes from nowhere."""
+    first = {
+        (s["round"], s["context"]): s["steps_ms"]
+        for s in record["samples"]
+        if s["variant"] == BASELINE and s["width"] == record["model"]["n_embd"]
+    }
+    for sample in record["samples"]:
+        if sample["variant"] == AGAIN:
+            sample["steps_ms"] = first[sample["round"], sample["context"]]
+        if sample["variant"] in ("sdpa", "tape"):
+            sample["steps_ms"] = [{"sdpa": 10.0, "tape": 4.0}[sample["variant"]] + 0.001 * sample["round"]]
+
+
+def traced_busy(busy_ms: float) -> Callable[[Record], None]:
+    def change(record: Record) -> None:
+        steady(record)
+        analysis = record["variants"]["sdpa"]["trace"]["analysis"]
+        analysis.update(busy_us=busy_ms * 1e3, profiled_ms=10.0, problems=[])
+
+    return change
+
+
+CASES: dict[str, Callable[[Record], object]] = {
+    "as it is": lambda record: None,
+    "the drop is the gap": traced_busy(3.0),
+    "the gap is small": traced_busy(9.9),
+    "the drop is a part": traced_busy(7.0),
+    "the replay is slower": lambda record: (traced_busy(3.0)(record), slower(record, "tape", 8.0)),
+    "the machine was not steady": lambda record: (traced_busy(3.0)(record), slower(record, AGAIN, 50.0)),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_reader_can_recompute_the_verdict(case: str, tmp_path: Path) -> None:
+    """From the report's own table, by the rules that it prints."""
+    path = copied(tmp_path / "floor", CASES[case])
+    text = section(text_of(path), "Does launch overhead set the floor?")
+    (table,) = tables(text)
+    rows = {
+        row["number"]: tuple(float(row[key]) for key in ("low", "mid", "high"))
+        for row in table
+        if row["number"] != "noise, ms"
+    }
+    noise = float(next(row["mid"] for row in table if row["number"] == "noise, ms"))
+    (word,) = re.findall(r"^\*\*([A-Z]+)\*\*\.", text, flags=re.M)
+    assert recomputed(rows, noise) == word
+
+
+def test_verdict_cases_reach_different_words() -> None:
+    """The rules themselves, on round numbers: each word is reached."""
+
+    def word(drop: float, gap: float, excess: float) -> str:
+        near = [Interval(x - 0.01, x, x + 0.01) for x in (drop, gap, excess)]
+        return judge(Numbers(*near, noise=0.1))[0]
+
+    assert word(6, 7, 8) == "CONFIRMED"
+    assert word(0.2, 7, 8) == "REFUTED"
+    assert word(0.5, 0.5, 8) == "REFUTED"
+    assert word(2, 7, 8) == "PARTLY"
+    assert word(2, 7, 0) == "INCONCLUSIVE"
+
+
+def test_ladder_equals_the_raw_samples(report: str, record: Record) -> None:
+    """Medians, p95 and p99 against numpy on run.json, to the digits that are printed."""
+    rows = tables(section(report, "The ladder"))[0]
+    checked = 0
+    for row in rows:
+        for context in record["workload"]["contexts"]:
+            steps = [
+                ms
+                for s in record["samples"]
+                if s["variant"] == row["variant"].strip("`")
+                and s["context"] == context
+                and s["width"] == record["model"]["n_embd"]
+                for ms in s["steps_ms"]
+            ]
+            cell = row[f"context {context}"].removesuffix(" †")
+            printed = [float(x) for x in cell.split(" / ")] if cell else []
+            assert printed == pytest.approx(np.quantile(steps, [0.5, 0.95, 0.99]) if steps else [], rel=0.006)
+            checked += len(printed)
+    assert checked >= 3 * len(record["workload"]["contexts"]) * 5
+
+
+def test_parts_sum_to_the_step(report: str) -> None:
+    traced, divided = tables(section(report, "Where the time goes"))
+    for row in traced:
+        parts = [float(row[f"{part}, ms"]) for part in ("compute", "overhead", "python", "unknown")]
+        assert sum(parts) == pytest.approx(float(row["step, ms"]), rel=0.01)
+    for row in divided:
+        values = {key: float(cell) for key, cell in row.items() if key != "variant"}
+        assert sum(values.values()) - 2 * values["step"] == pytest.approx(0, abs=0.02 * values["step"])
+
+
+def test_no_share_where_the_excess_may_be_nothing(tmp_path: Path) -> None:
+    """The floor is as slow as the step: the excess's interval contains 0."""
+
+    def change(record: Record) -> None:
+        for floor in record["floors"]:
+            floor["ms"] = [10.0 + (-1) ** floor["round"]]
+        for sample in record["samples"]:
+            sample["steps_ms"] = [10.0 + 0.3 * (-1) ** (sample["round"] // 2)]
+
+    path = copied(tmp_path / "floor", change)
+    rows = tables(section(text_of(path), "What each rung removed"))[0]
+    assert {row["share of excess"] for row in rows} == {""}
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(min_value=1e-4, max_value=1e7), st.integers(3, 5))
+def test_numbers_keep_their_digits(value: float, digits: int) -> None:
+    text = number(value, digits)
+    assert "e" not in text and float(text) == pytest.approx(value, rel=0.5 * 10.0 ** (1 - digits))
+    assert float(number(-value, digits)) == -float(text)
+
+
+def test_interval_shares_its_decimals() -> None:
+    assert interval(Interval(0.88562, 0.99224, 1.1117)) == "0.99 [0.89, 1.11]"
+    assert number(None) == interval(None) == "unknown" and number(0.0) == "0"
