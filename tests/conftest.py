@@ -9,6 +9,9 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines 
 import pytest
 import torch
 
+if not torch.cuda.is_available():  # must stand before anything imports Triton
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
 

@@ -117,13 +117,14 @@ class _Step:
             }
             for block in model.blocks
         ]
-        self.setting = Setting(
+        setting = Setting(
             *(config.n_layer, config.n_head, config.n_kv_head, config.n_embd, config.n_inner),
             *(config.vocab_size, capacity, batch, self.head.matrix.element_size()),
             half=model.dtype == torch.bfloat16,
             programs=programs,
             block=block,
         )
+        self.setting = list(setting)
         self.epsilon = config.layer_norm_epsilon
         self.geometry = ops.geometry(self.setting, self.epsilon)
         self.scratch = scratch(self.geometry, device)
@@ -211,8 +212,13 @@ class OneLaunch(_Step):
         return self.logits
 
     def verify(self) -> None:
-        """Raises RuntimeError if a step has given up waiting at the grid barrier. Waits for the device."""
+        """Raises RuntimeError if a step has given up at the grid barrier, and puts the barrier back.
+
+        Waits for the device.
+        """
         if int(self.scratch.counters[2]):
+            self.scratch.counters.zero_()
+            self.scratch.arrived.zero_()
             raise RuntimeError(
                 f"the grid barrier timed out after {self.polls} polls: not all {self.geometry.programs} "
                 "programs were resident, or one was lost"

@@ -1,8 +1,8 @@
 """Triton's interpreter, made to compute what a GPU computes where these kernels need it.
 
 It keeps bfloat16 as bit patterns in uint16 and then truncates instead of rounding, reads the bits as integers
-in `tl.dot` and in casts from int8; and Triton 3.6 with NumPy 2.4 cannot take a tensor as a bound of `range`.
-Only the bodies import this, and only while interpreting.
+in `tl.dot` and in casts from int8; Triton 3.6 with NumPy 2.4 cannot take a tensor as a bound of `range`; and
+every call of a function inside a kernel patches the language modules again, which took most of the time.
 """
 
 from __future__ import annotations
@@ -54,6 +54,27 @@ def correct() -> None:
         plain_patch(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
 
+    plain_modules, patched = interpreter._patch_lang, set()
+
+    def patch_modules(function: Any) -> Any:
+        """Patch the modules that `function` sees, each set of them once per launch."""
+        seen = frozenset(
+            id(value) for value in function.__globals__.values() if value is tl or value is tl.core
+        )
+        if seen in patched:
+            return None  # only the launch itself, which comes first, uses the result
+        patched.add(seen)
+        scope = plain_modules(function)
+        restore = scope.restore
+
+        def restored() -> None:
+            patched.clear()
+            restore()
+
+        scope.restore = restored
+        return scope
+
+    interpreter._patch_lang = patch_modules
     BUILDER.cast_impl, BUILDER.create_fp_to_fp, BUILDER.create_dot = cast, cast, dot
     interpreter._patch_lang_tensor = patch_tensor
     BUILDER.corrected = True

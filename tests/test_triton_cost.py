@@ -1,0 +1,104 @@
+"""The bytes that a cost function states are the bytes that its kernel touches in the interpreter."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton compiles here, so nothing is interpreted", allow_module_level=True)
+
+import numpy as np
+import torch
+from triton.runtime import interpreter
+
+from profiling import work
+from tests.triton_reference import Case
+from variants.config import PRESETS, GPTConfig
+from variants.triton_step import bodies, cost, ops
+from variants.triton_step.plan import Setting, plan
+
+CONFIG = GPTConfig(n_layer=2, n_head=4, n_embd=24, n_kv_head=2, n_ctx=24, vocab_size=37, n_inner=40)
+
+
+class Traffic:
+    """Distinct addresses read and written, with the size of their elements."""
+
+    def __init__(self) -> None:
+        self.read: dict[int, int] = {}
+        self.written: dict[int, int] = {}
+
+    def note(self, into: dict[int, int], pointers: Any, mask: Any) -> None:
+        size = pointers.get_element_ty().primitive_bitwidth // 8
+        shape = np.broadcast_shapes(pointers.data.shape, mask.data.shape)
+        addresses = np.broadcast_to(pointers.data, shape)[np.broadcast_to(mask.data, shape).astype(bool)]
+        into.update(dict.fromkeys(np.unique(addresses).tolist(), size))
+
+
+@contextmanager
+def counted() -> Iterator[Traffic]:
+    """Record every load and store of the interpreter; atomics stand outside."""
+    builder, traffic = interpreter.interpreter_builder, Traffic()
+    load, store = builder.create_masked_load, builder.create_masked_store
+
+    def noted_load(pointers: Any, mask: Any, *rest: Any) -> Any:
+        traffic.note(traffic.read, pointers, mask)
+        return load(pointers, mask, *rest)
+
+    def noted_store(pointers: Any, value: Any, mask: Any, *rest: Any) -> Any:
+        traffic.note(traffic.written, pointers, mask)
+        return store(pointers, value, mask, *rest)
+
+    builder.create_masked_load, builder.create_masked_store = noted_load, noted_store
+    try:
+        yield traffic
+    finally:
+        del builder.create_masked_load, builder.create_masked_store
+
+
+@pytest.mark.parametrize(
+    ("precision", "length", "batch"), [("float32", 13, 1), ("bfloat16", 3, 1), ("int8", 9, 2)]
+)
+def test_every_kernel_touches_the_bytes_that_its_cost_states(
+    precision: str, length: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(CONFIG, precision, length, batch)
+    case.token.copy_(torch.arange(batch)[:, None])  # different tokens: different embedding rows
+    body = bodies.TritonStep(case.model, case.cache, programs=9, block=4)
+    g, seen = body.geometry, []
+    first = cost.qkv(g, True, tokens=batch)
+    layer = [cost.qkv(g, False), cost.attend(g, length), cost.out(g), cost.up(g), cost.down(g)]
+    expected = [first, *layer[1:], *layer, cost.head(g)]
+
+    def counting(operator: Callable[..., None]) -> Callable[..., None]:
+        def run(*arguments: Any) -> None:
+            with counted() as traffic:
+                operator(*arguments)
+            seen.append((sum(traffic.read.values()), sum(traffic.written.values())))
+
+        return run
+
+    for name in ("qkv", "attend", "residual", "up", "head"):
+        monkeypatch.setattr(ops, name, counting(getattr(ops, name)))
+    body.step(case.token)
+    assert seen == [(c.read_bytes, c.written_bytes) for c in expected]
+
+
+@pytest.mark.parametrize("weight_bytes", [4, 2, 1])
+@pytest.mark.parametrize("length", [0, 100, 1000])
+def test_the_step_reads_little_more_than_the_floor_counts(weight_bytes: int, length: int) -> None:
+    """Against the independent count of `profiling.work`; activations between kernels come on top."""
+    c = PRESETS["gpt2"]
+    shape = (c.n_layer, c.n_head, c.n_kv_head, c.n_embd, c.n_inner, c.vocab_size, c.n_ctx, 1)
+    g = plan(Setting(*shape, weight_bytes=weight_bytes, half=weight_bytes == 2, programs=132), 1e-5)
+    other = 2 if weight_bytes == 2 else 4
+    floor = work.weights_read_bytes(c, weight_bytes, other_dtype_bytes=other)
+    floor += work.kv_read_bytes(c, length, other)
+    read = cost.total(g, length).read_bytes
+    assert floor <= read < 1.03 * floor
+    macs = work.step_macs(c, length)
+    assert cost.total(g, length).flops == 2 * macs

@@ -1,0 +1,109 @@
+"""Programs that run at the same time: the grid barrier, the last to arrive, and a program that is lost.
+
+Several programs are interleaved by tests/triton_emulator.py. Errors of memory ordering cannot show there.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton compiles here, so nothing is interpreted", allow_module_level=True)
+
+import torch
+
+from tests.triton_emulator import Emulated
+from tests.triton_reference import Case
+from variants.config import GPTConfig
+from variants.triton_step import bodies, kernels, persistent
+
+CONFIG = GPTConfig(n_layer=2, n_head=3, n_embd=24, n_ctx=24, vocab_size=37, n_inner=40)
+
+
+def one_launch(case: Case, programs: int, **options: int) -> bodies.OneLaunch:
+    return bodies.OneLaunch(case.model, case.cache, programs=programs, resident=programs, block=4, **options)
+
+
+@pytest.mark.parametrize(
+    ("programs", "length", "seed"),
+    [
+        (2, 0, 0),
+        (3, 9, 1),
+        pytest.param(4, 23, 2, marks=pytest.mark.slow),
+        pytest.param(7, 13, 3, marks=pytest.mark.slow),
+    ],
+)
+def test_one_launch_of_several_programs(
+    programs: int, length: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(persistent, "one_step", Emulated(persistent.one_step, seed))
+    case = Case(CONFIG, "float32", length)
+    body = one_launch(case, programs)
+    for _ in range(1 if length == 23 else 2):
+        case.check_step(body)
+    body.verify()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_one_launch_of_a_batch(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent, "one_step", Emulated(persistent.one_step, seed))
+    case = Case(CONFIG, "float32", 9, batch=2)
+    case.check_step(one_launch(case, 3))
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_kernel_per_phase_with_its_programs_interleaved(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Splits of one head and programs of the head finish in any order."""
+    for name in ("attend_kernel", "head_kernel", "qkv_kernel"):
+        monkeypatch.setattr(kernels, name, Emulated(getattr(kernels, name), seed))
+    case = Case(CONFIG, "float32", 17)
+    case.check_step(bodies.TritonStep(case.model, case.cache, programs=9, block=4))
+
+
+class PartlyResident(Emulated):
+    """Launches fewer programs than the kernel was planned for, as if the others never got a place."""
+
+    def __getitem__(self, grid: tuple[int]):  # type: ignore[no-untyped-def]
+        return super().__getitem__((grid[0] - 1,))
+
+
+def test_a_program_that_never_runs_is_an_error_and_not_a_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = persistent.one_step
+    monkeypatch.setattr(persistent, "one_step", PartlyResident(real))
+    case = Case(CONFIG, "float32", 9)
+    token, held = case.token.clone(), int(case.cache.length)
+    body = one_launch(case, 3, polls=40)
+    body.step(case.token)
+    with pytest.raises(RuntimeError, match=r"grid barrier timed out after 40 polls: not all 3 programs"):
+        body.verify()
+    monkeypatch.setattr(persistent, "one_step", Emulated(real))
+    body.polls = bodies.POLLS
+    case.token.copy_(token)
+    case.cache.rewind(held)
+    case.check_step(body)  # the barrier has been put back, and the step works again
+    body.verify()
+
+
+def test_without_the_watchdog_it_would_hang(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(persistent, "one_step", PartlyResident(persistent.one_step, limit=2000))
+    case = Case(CONFIG, "float32", 9)
+    with pytest.raises(Exception, match=r"Hang.*hand-overs"):
+        one_launch(case, 3).step(case.token)
+
+
+def test_the_grid_is_clamped_to_what_is_resident() -> None:
+    case = Case(CONFIG, "float32", 9)
+    body = bodies.OneLaunch(case.model, case.cache, programs=1000, resident=5)
+    assert body.geometry.programs == 5
+    assert (
+        bodies.OneLaunch(case.model, case.cache).geometry.programs == 1
+    )  # the interpreter runs one at a time
+
+
+def test_scratch_is_poisoned_so_that_reading_what_no_phase_wrote_shows() -> None:
+    case = Case(CONFIG, "float32", 9)
+    body = bodies.TritonStep(case.model, case.cache, programs=2, block=4)
+    assert all(torch.isnan(t).all() for t in body.scratch if t.is_floating_point())

@@ -1,0 +1,195 @@
+"""Every kernel in Triton's interpreter against float64, phase by phase, and the step as a whole.
+
+The interpreter proves results, not speed, and not what a compiled kernel does: see docs/gpu.md.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+if os.environ.get("TRITON_INTERPRET") != "1":
+    pytest.skip("Triton compiles here, so nothing is interpreted", allow_module_level=True)
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.triton_reference import PHASES, Case, check_phases
+from variants.capture_rules import check_capturable
+from variants.config import PRESETS, GPTConfig
+from variants.errors import UserError
+from variants.model import random_model
+from variants.precision import convert
+from variants.spec import Variant
+from variants.tape import record
+from variants.triton_step import bodies
+
+BLOCK = 4  # keys per tile: small, so that a few tokens cross its edges
+CONFIGS = {
+    "tiny": PRESETS["tiny"],  # 3 heads of 16, 101 tokens
+    "grouped": GPTConfig(2, 4, 40, 2, n_ctx=32, vocab_size=53, n_inner=72),  # heads of 10 share keys
+    "one-kv-head": GPTConfig(1, 5, 35, 1, n_ctx=32, vocab_size=67, n_inner=33),  # heads of 7
+    "untied": GPTConfig(2, 2, 24, n_ctx=40, vocab_size=59, tied_head=False),
+}
+# precision, context, batch: block edges, several splits, an empty cache and the last free slot
+AXES = [
+    ("float32", 0, 1),
+    ("float32", 1, 3),
+    ("float32", BLOCK - 1, 1),
+    ("float32", BLOCK, 2),
+    ("float32", BLOCK + 1, 1),
+    ("float32", 23, 1),
+    ("bfloat16", 9, 1),
+    ("bfloat16", 13, 3),
+    ("int8", 9, 1),
+    ("int8", 12, 2),
+]
+
+
+def fused(case: Case, programs: int = 3, **options: object) -> bodies.TritonStep:
+    return bodies.TritonStep(case.model, case.cache, programs=programs, block=BLOCK, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("precision", "length", "batch"), AXES)
+@pytest.mark.parametrize(
+    "config", ["grouped", *(pytest.param(c, marks=pytest.mark.slow) for c in CONFIGS if c != "grouped")]
+)
+def test_each_kernel_agrees_with_float64(
+    config: str, precision: str, length: int, batch: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = Case(CONFIGS[config], precision, length, batch)
+    seen = check_phases(case, fused(case), monkeypatch)
+    assert seen == [*PHASES * CONFIGS[config].n_layer, "head"]
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_one_program_in_one_launch_agrees_with_float64(precision: str, batch: int) -> None:
+    case = Case(CONFIGS["grouped"], precision, 9, batch)
+    body = bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    for _ in range(2):
+        case.check_step(body)
+    body.verify()
+
+
+@pytest.mark.parametrize("schedule", ["fused", "one launch"])
+def test_batch_of_sixteen(schedule: str) -> None:
+    case = Case(CONFIGS["tiny"], "float32", 5, batch=16)
+    case.check_step(
+        fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    )
+
+
+@settings(deadline=None, max_examples=8)
+@given(data=st.data())
+def test_random_models(data: st.DataObject) -> None:
+    groups, group, head_dim = (data.draw(st.integers(1, n)) for n in (3, 3, 20))
+    n_head = groups * group
+    config = GPTConfig(
+        n_layer=data.draw(st.integers(1, 2)),
+        n_head=n_head,
+        n_embd=n_head * head_dim,
+        n_kv_head=groups,
+        n_ctx=24,
+        vocab_size=data.draw(st.integers(1, 90)),
+        n_inner=data.draw(st.integers(1, 70)),
+        tied_head=data.draw(st.booleans()),
+    )
+    length, batch = data.draw(st.integers(0, 23)), data.draw(st.sampled_from([1, 1, 1, 4]))
+    case = Case(config, data.draw(st.sampled_from(["float32", "float32", "int8"])), length, batch)
+    case.check_step(fused(case, programs=data.draw(st.integers(1, 6))))
+
+
+@pytest.mark.parametrize("programs", [1, 2, 5])
+def test_ties_go_to_the_lowest_index(programs: int) -> None:
+    case = Case(CONFIGS["untied"], "float32", 3)
+    with torch.no_grad():
+        case.model.lm_head.weight.copy_(case.model.lm_head.weight[:1].expand(59, -1).clone())
+    assert int(fused(case, programs).step(case.token).argmax()) == 0 == int(case.token)
+
+
+def test_logits_that_are_not_numbers_give_a_token_of_the_vocabulary() -> None:
+    case = Case(CONFIGS["tiny"], "float32", 3)
+    with torch.no_grad():
+        case.model.ln_f.bias.fill_(torch.nan)
+    fused(case).step(case.token)
+    assert 0 <= int(case.token) < 101
+
+
+def test_float64_and_four_bits_are_refused() -> None:
+    case = Case(CONFIGS["tiny"], "float32", 3)
+    for model in (convert(case.model, "float64"), convert(case.model, "int4")):
+        with pytest.raises(UserError, match="Triton bodies"):
+            bodies.TritonStep(model, case.cache)
+
+
+def test_weights_off_a_16_byte_boundary_are_refused() -> None:
+    case = Case(CONFIGS["tiny"], "float32", 3)
+    shifted = torch.empty(case.model.ln_f.weight.numel() + 1)[1:]
+    case.model.ln_f.weight = torch.nn.Parameter(shifted, requires_grad=False)
+    with pytest.raises(UserError, match="16-byte"):
+        bodies.OneLaunch(case.model, case.cache)
+
+
+@pytest.mark.parametrize("schedule", ["fused", "one launch"])
+def test_the_step_can_be_captured(schedule: str) -> None:
+    """The rules of a CUDA graph, on the op tape: no host value, fixed shapes, one operator per kernel."""
+    case = Case(CONFIGS["tiny"], "float32", 3)
+    body = fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    token, held = case.token.clone(), int(case.cache.length)
+
+    def restore() -> None:
+        case.token.copy_(token)
+        case.cache.rewind(held)
+
+    with torch.inference_mode():
+        check_capturable(body.step, case.token, restore)
+        tape = record(body.step, case.token, restore)
+    launched = [call.func.name().split("::")[1] for call in tape.calls if "triton_step" in call.func.name()]
+    per_layer = ["qkv", "attend", "residual", "up", "residual"]
+    assert launched == ([*per_layer * 2, "head"] if schedule == "fused" else ["one_step"])
+    assert len(tape.calls) == len(launched)
+    twin = Case(CONFIGS["tiny"], "float32", 3)
+    wanted = [twin.reference().step()]
+    logits = tape.replay()
+    assert (logits.double() - wanted[0]).abs().max() < 1e-5
+    assert int(case.cache.length) == held + 1
+    tape.replay()
+    assert int(case.cache.length) == held + 2
+
+
+@pytest.mark.parametrize("schedule", ["fused", "one launch"])
+def test_torch_compile_sees_every_kernel(schedule: str) -> None:
+    case = Case(CONFIGS["tiny"], "float32", 3)
+    body = fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    seen: list[str] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+        seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
+        return graph.forward
+
+    expected = case.reference()
+    logits = torch.compile(body.step, backend=backend, fullgraph=True)(case.token)
+    assert len(seen) == (11 if schedule == "fused" else 1)
+    assert (logits.double() - expected.step()).abs().max() < 1e-5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("body", ["fused Triton", "one launch"])
+def test_the_gate_passes(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof that a rung needs before it may have a time, over the interpreter."""
+    from profiling.gate import Gate
+    from variants import decoder
+    from variants.ladder import ladder
+
+    def build(variant: Variant, model: object, cache: object) -> object:
+        return None if variant.body == "modules" else made(model, cache)
+
+    made = {"fused Triton": bodies.TritonStep, "one launch": bodies.OneLaunch}[body]
+    monkeypatch.setattr(decoder, "build_body", build)
+    model = random_model(CONFIGS["grouped"], 1)
+    variant = ladder()["sdpa"].then("interpreted", "for this test", body=body)
+    result = Gate(model, "float32", steps=6, forced=6).check(decoder.Decoder(variant, model))
+    assert (result.status, result.reason) == ("pass", "")

@@ -1,0 +1,161 @@
+"""The step in plain float64 PyTorch, cut at the same places as the kernels.
+
+After every operator the buffers that it writes are compared with those of the reference phase, so that a
+wrong kernel is named, and not only a wrong token.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from variants.caches import StaticCache
+from variants.config import GPTConfig
+from variants.model import GPT, random_model
+from variants.precision import convert, exact_copy
+from variants.triton_step import bodies, ops
+
+TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "int8": 2e-6}  # relative RMS, of a few layers of small models
+PHASES = ("qkv", "attend", "out", "up", "down")
+
+
+def relative(actual: Tensor, expected: Tensor) -> float:
+    return float((actual.double() - expected).norm() / expected.norm().clamp(min=1e-30))
+
+
+class Reference:
+    """One float64 step over a copy of the cache; `after(phase, layer)` gives what that phase wrote."""
+
+    def __init__(self, model: GPT, cache: StaticCache, token: Tensor) -> None:
+        self.model, self.n = model, int(cache.length)
+        self.k = [k[:, :, : self.n].double() for k in cache.k]
+        self.v = [v[:, :, : self.n].double() for v in cache.v]
+        self.x = model.wte(token[:, 0]) + model.wpe.weight[self.n]
+
+    def qkv(self, layer: int) -> dict[str, Tensor]:
+        block: Any = self.model.blocks[layer]
+        q, k, v = block.heads(block.ln_1(self.x)[:, None])
+        self.q = q
+        self.k[layer] = torch.cat([self.k[layer], k], 2)
+        self.v[layer] = torch.cat([self.v[layer], v], 2)
+        return {"q": q.flatten(1), "k": k[:, :, 0], "v": v[:, :, 0]}
+
+    def attend(self, layer: int) -> dict[str, Tensor]:
+        k, v = self.k[layer], self.v[layer]
+        self.o = F.scaled_dot_product_attention(self.q, k, v, enable_gqa=True).flatten(1)
+        return {"o": self.o}
+
+    def out(self, layer: int) -> dict[str, Tensor]:
+        self.x = self.x + self.model.blocks[layer].out(self.o)  # type: ignore[operator, union-attr]
+        return {"x": self.x}
+
+    def up(self, layer: int) -> dict[str, Tensor]:
+        block: Any = self.model.blocks[layer]
+        self.h = F.gelu(block.up(block.ln_2(self.x)), approximate="tanh")
+        return {"h": self.h}
+
+    def down(self, layer: int) -> dict[str, Tensor]:
+        self.x = self.x + self.model.blocks[layer].down(self.h)  # type: ignore[operator, union-attr]
+        return {"x": self.x}
+
+    def head(self) -> Tensor:
+        logits: Tensor = self.model.lm_head(self.model.ln_f(self.x))
+        return logits
+
+    def step(self) -> Tensor:
+        for layer in range(len(self.model.blocks)):
+            for phase in PHASES:
+                getattr(self, phase)(layer)
+        return self.head()
+
+
+class Case:
+    """A model in one precision, its exact float64 twin, and a cache that holds `length` random tokens.
+
+    Slots past the length hold noise: whatever reads them is wrong by a lot.
+    """
+
+    def __init__(
+        self,
+        config: GPTConfig,
+        precision: str,
+        length: int,
+        batch: int = 1,
+        capacity: int = 24,
+        seed: int = 0,
+    ) -> None:
+        model = random_model(config, seed)
+        with torch.no_grad():  # GPT-2's small weights leave attention nearly uniform at these widths
+            for block in model.blocks:
+                block.qkv.weight.mul_(8)  # type: ignore[operator, union-attr]
+        self.model, self.exact = convert(model, precision), exact_copy(model, precision)
+        self.precision, self.batch = precision, batch
+        self.cache = StaticCache(config, batch, capacity, self.model.wpe.weight)
+        generator = torch.Generator().manual_seed(seed)
+        for buffer in (*self.cache.k, *self.cache.v):
+            buffer.copy_(torch.randn(buffer.shape, generator=generator))
+        self.cache.poison(length, torch.full((config.head_dim,), 1e3).to(buffer))
+        self.cache.length.fill_(length)
+        self.token = torch.randint(0, config.vocab_size, (batch, 1), generator=generator)
+
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE[self.precision]
+
+    def reference(self) -> Reference:
+        return Reference(self.exact, self.cache, self.token)
+
+    def check_step(self, body: Any) -> None:
+        """One step of `body` against the reference: logits, token, length, appended keys and values."""
+        expected, n, token = self.reference(), int(self.cache.length), self.token.clone()
+        with torch.inference_mode():
+            logits = body.step(self.token)
+            wanted = expected.step()
+        assert relative(logits, wanted) < self.tolerance
+        assert torch.equal(self.token[:, 0], logits.argmax(-1)), "the token is the argmax of the logits"
+        assert int(self.cache.length) == n + 1
+        for mine, theirs in zip((*self.cache.k, *self.cache.v), (*expected.k, *expected.v), strict=True):
+            assert relative(mine[:, :, : n + 1], theirs) < self.tolerance
+            assert (mine[:, :, n + 1 :].float() == torch.tensor(1e3).to(mine).float()).all(), (
+                "a free slot changed"
+            )
+        assert int(body.scratch.arrived.abs().max()) == 0 and body.scratch.counters.tolist() == [0, 0, 0], (
+            token
+        )
+
+
+def check_phases(case: Case, body: bodies.TritonStep, monkeypatch: Any) -> list[str]:
+    """Run one step and compare after every operator; returns the phases seen."""
+    reference, seen = case.reference(), []
+
+    def compared(name: str, operator: Any) -> Any:
+        def run(*arguments: Any) -> None:
+            operator(*arguments)
+            layer, phase = divmod(len(seen), len(PHASES))
+            phase_name = PHASES[phase] if name != "head" else "head"
+            seen.append(phase_name)
+            wanted = {"logits": reference.head()} if name == "head" else getattr(reference, phase_name)(layer)
+            for buffer, value in wanted.items():
+                error = relative(written(body, buffer, layer, reference.n), value)
+                assert error < case.tolerance, f"{phase_name} of layer {layer}: {buffer} off by {error:.1e}"
+
+        return run
+
+    for name in ("qkv", "attend", "residual", "up", "head"):
+        monkeypatch.setattr(ops, name, compared(name, getattr(ops, name)))
+    with torch.inference_mode():
+        body.step(case.token)
+    return seen
+
+
+def written(body: bodies.TritonStep, buffer: str, layer: int, slot: int) -> Tensor:
+    if buffer in ("k", "v"):
+        cached: Tensor = getattr(body.cache, buffer)[layer][:, :, slot]
+        return cached
+    if buffer == "logits":
+        return body.logits
+    values: Tensor = getattr(body.scratch, buffer)
+    return values[0] if buffer == "x" else values
