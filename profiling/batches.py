@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from typing import Any
 
 from profiling.expect import predict
 from profiling.footprint import free_bytes
@@ -27,7 +28,8 @@ def add_batches(
     record, model = runner.record.setdefault("batches", {}), runner.model
     for number, batch in enumerate(batches):
         runner.progress("prove batches", number, len(batches))
-        entry = record[str(batch)] = {"status": "left out", "reason": ""}
+        entry: dict[str, Any] = {"status": "left out", "reason": ""}
+        record[str(batch)] = entry
         if needed_bytes(runner, batch, capacity) > free_bytes(model.device):
             entry["reason"] = "memory does not permit it"
             continue

@@ -1,0 +1,237 @@
+"""Question: what does the model write, and how long do its first token (TTFT) and each further one (TPOT)
+take?
+
+Prints as it goes: text where the weights folder has a tokenizer.json (and the package `tokenizers` is
+installed), else token ids. Greedy, or drawn by temperature, top-k and top-p with a seed. Streaming needs
+every token on the host, so each step ends with that sync: it is inside the time, printing is not. The variant
+is proven first, briefly; `--no-proof` skips that, and then there are no times. Stops at the model's limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._measured import chosen_variants, model_on_device
+from experiments._text import Pieces, load_tokenizer
+from profiling.workload import BUCKETS
+from variants.config import GPTConfig
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+    from profiling.record import RunFolder
+    from variants.decoder import Decoder
+    from variants.model import GPT
+    from variants.sampling import Sampler
+
+EXAMPLES = (
+    "",
+    "--prompt-ids 1,2,3 --new 20 --temperature 0.8 --top-k 50 --seed 7",
+    "--model FOLDER --prompt 'Hello' --new 60 --top-p 0.95 --temperature 1",
+)
+NEW, QUICK_NEW, RANDOM_PROMPT = 64, 16, 10
+PROVEN_STEPS, SMALLEST = 4, 32  # tokens that the proof takes, and the capacity that it needs
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument("--prompt", metavar="TEXT", help="needs a tokenizer")
+    prompt.add_argument(
+        "--prompt-ids", type=_cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
+    )
+    add("--new", type=int, help=f"tokens to write (default {NEW}, with --quick {QUICK_NEW})")
+    add("--variant", default="sdpa", metavar="NAME", help="the rung that writes (default sdpa)")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    add("--top-k", type=int, default=0, help="draw among the k likeliest (default 0: all)")
+    add(
+        "--top-p",
+        type=float,
+        default=1.0,
+        help="draw among the likeliest that hold this mass (default 1: all)",
+    )
+    add("--no-proof", action="store_true", help="skip the gate; then no times are printed")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    _refuse_unused(arguments)
+    from variants.sampling import Sampler
+
+    sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
+    model, device = model_on_device(arguments)
+    (variant,) = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
+    tokenizer = load_tokenizer(Path(arguments.model))
+    prompt = prompt_ids(arguments, tokenizer, model.config)
+    new = _new(arguments)
+    fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
+    from profiling.record import RunFolder
+    from variants.decoder import Decoder
+
+    run = RunFolder.create(arguments.out, "generate", device.type)
+    capacity = min(max(len(prompt) + fits, SMALLEST), model.config.n_ctx)
+    buckets = (*(slots for slots in BUCKETS if slots < capacity), capacity)
+    decoder = Decoder(variant, model, capacity=capacity, buckets=buckets)
+    decoder.warm_up()
+    proof = None if arguments.no_proof else prove(decoder, model, arguments)
+    write: Callable[[str], object] = (lambda text: None) if arguments.quiet else _streamed
+    pieces = Pieces(tokenizer)
+    write(pieces.of(prompt))
+    ids, times_ms = [], []
+    for token, ms in stream(decoder, prompt, fits, sampler, arguments.seed):
+        ids.append(token)
+        times_ms.append(ms)
+        write(pieces.of([token]))
+    write(pieces.rest() + "\n")
+    _keep(run, arguments, model, prompt, ids, times_ms if proof == "pass" else None, proof)
+    console = _cli.console(arguments)
+    console.print(f"\n{_ending(len(ids), new, model.config)}")
+    console.print(_times(times_ms, proof))
+    console.print(f"Run folder: {run.path}", soft_wrap=True)
+    if arguments.json:
+        _cli.print_json({"run": str(run.path), **run.data["generate"]})
+    return 0
+
+
+def _refuse_unused(arguments: argparse.Namespace) -> None:
+    """Flags of the other experiments that mean nothing here are refused, not ignored."""
+    if arguments.batch != 1:
+        raise UserError("--batch: one text is streamed, so the batch is 1")
+    for name in ("context", "steps", "rounds"):
+        if getattr(arguments, name) is not None:
+            raise UserError(f"--{name} has no meaning here; --new says how many tokens are written")
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    new = arguments.new if arguments.new is not None else (QUICK_NEW if arguments.quick else NEW)
+    if new < 1:
+        raise UserError(f"--new must be at least 1, got {new}")
+    return int(new)
+
+
+def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPTConfig) -> list[int]:
+    """Token ids of the prompt. Raises UserError for one that the model cannot take."""
+    if arguments.prompt is not None:
+        if tokenizer is None:
+            raise UserError("--prompt needs a tokenizer.json in the folder of --model; give --prompt-ids")
+        ids = list(tokenizer.encode(arguments.prompt).ids)
+    elif arguments.prompt_ids is not None:
+        ids = list(arguments.prompt_ids)
+    else:
+        from profiling.gate.oracle import random_stream
+
+        length = min(RANDOM_PROMPT, config.n_ctx // 2)
+        ids = random_stream(config.vocab_size, 1, length, arguments.seed)[0].tolist()
+    if not 1 <= len(ids) <= config.n_ctx:
+        raise UserError(f"the prompt has {len(ids)} tokens; this model takes 1 to {config.n_ctx}")
+    beyond = [i for i in ids if not 0 <= i < config.vocab_size]
+    if beyond:
+        raise UserError(f"token {beyond[0]} is outside this model's vocabulary, 0 to {config.vocab_size - 1}")
+    return ids
+
+
+def prove(decoder: Decoder, model: GPT, arguments: argparse.Namespace) -> str:
+    """Status of a brief proof. Raises UserError for a variant that does not compute the reference."""
+    from profiling.gate import Gate
+
+    gate = Gate(
+        model,
+        arguments.precision,
+        capacity=decoder.capacity,
+        steps=PROVEN_STEPS,
+        forced=PROVEN_STEPS,
+        seed=arguments.seed,
+        brief=True,
+    )
+    result = gate.check_briefly(decoder)
+    if result.status != "pass":
+        raise UserError(f"{decoder.variant.name} does not compute the reference function: {result.reason}")
+    return result.status
+
+
+def stream(
+    decoder: Decoder, prompt: Sequence[int], new: int, sampler: Sampler, seed: int
+) -> Iterator[tuple[int, float]]:
+    """Each new token with its latency in ms: the model, the draw, and the copy of the token to the host."""
+    import torch
+
+    from profiling.clock import Clock
+
+    clock, device = Clock(decoder.model.device), decoder.model.device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    text = torch.tensor([list(prompt)], device=device)
+    found: list[int] = []
+
+    def draw(run: Callable[[], torch.Tensor]) -> None:
+        token = sampler(run(), generator)
+        decoder.token.copy_(token)
+        found.append(int(token.item()))
+
+    def prefill() -> torch.Tensor:
+        return decoder.prefill(text)
+
+    for number in range(new):
+        run = decoder.advance if number else prefill
+        (ms,) = clock.each_ms(partial(draw, run), 1)
+        yield found[-1], ms
+
+
+def _streamed(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _ending(written: int, wanted: int, config: GPTConfig) -> str:
+    if written == wanted:
+        return f"{written} tokens, as asked."
+    return f"{written} of {wanted} tokens: the model's limit of {config.n_ctx} is reached."
+
+
+def _times(times_ms: Sequence[float], proof: str | None) -> str:
+    if proof is None:
+        return "No times: what is not proven has none (--no-proof)."
+    ttft, rest = times_ms[0], times_ms[1:]
+    tpot = f"TPOT {fmean(rest):.2f} ms (median {median(rest):.2f})" if rest else "TPOT unknown (one token)"
+    return f"TTFT {ttft:.2f} ms, {tpot}; each with the sync that brings its token to the host."
+
+
+def _keep(
+    run: RunFolder,
+    arguments: argparse.Namespace,
+    model: GPT,
+    prompt: Sequence[int],
+    ids: Sequence[int],
+    times_ms: Sequence[float] | None,
+    proof: str | None,
+) -> None:
+    from profiling.environment import environment
+
+    run.data |= {
+        "environment": environment(model.device),
+        "model": {"name": arguments.model, "precision": arguments.precision},
+        "generate": {
+            "variant": arguments.variant,
+            "sampling": [arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed],
+            "prompt_ids": prompt,
+            "ids": ids,
+            "proof": proof or "skipped",
+            "ttft_ms": times_ms[0] if times_ms else None,
+            "tpot_ms": fmean(times_ms[1:]) if times_ms and len(times_ms) > 1 else None,
+            "tokens_ms": times_ms,
+        },
+    }
+    run.finish()
+
+
+if __name__ == "__main__":
+    _cli.run(main)
