@@ -59,10 +59,7 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     of = main_device(trace)
     problems = integrity(trace, steps, attribution)
     if of is None:
-        why = (
-            f"the trace has no device events; {problems[0]}" if problems else "the trace has no device events"
-        )
-        return Reading("no device events", why, HOST, {}, problems)
+        return _without_device(attribution, problems)
     work = trace.device_events[trace.device_events["device"] == of]
     if len(work) < LEAST_EVENTS:
         return Reading(
@@ -72,6 +69,20 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     if problems:
         return Reading("cannot tell", f"the trace is unreliable: {problems[0]}", of, shares, problems)
     return Reading(*_decide(trace, shares), of, shares)
+
+
+def _without_device(attribution: Attribution, problems: list[str]) -> Reading:
+    """Says why there is nothing to read, and where the host's time went."""
+    parts = attribution.mean_us(HOST)
+    total = sum(parts.values())
+    shares = {part: value / total for part, value in parts.items()} if total else {}
+    listed = ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005)
+    why = [
+        "the trace has no device events",
+        *problems[:1],
+        *([f"the host's time: {listed}"] if listed else []),
+    ]
+    return Reading("no device events", "; ".join(why), HOST, shares, problems)
 
 
 def _decide(trace: Trace, shares: dict[str, float]) -> tuple[str, str]:

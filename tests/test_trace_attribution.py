@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.attribution import Attribution, attribute, cautions, integrity
+from profiling.explain import as_json, explain
+from profiling.picture import picture
 from profiling.predict import Costs, replay
-from profiling.reading import read
+from profiling.reading import main_device, read
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.summary import file_numbers, window_numbers
 from tests.synthetic_trace import Synthetic, eager, replayed
@@ -156,6 +158,9 @@ def test_parts_always_sum_to_the_interval(tmp_path_factory, made: Synthetic) -> 
         assert sum(numbers["idle_split_us"].values()) == pytest.approx(numbers["idle_us"], abs=1e-6)
     read(trace, marks, attribution)
     replay(trace, marks, attribution)
+    entry = as_json(explain(trace.path), "t.json")
+    assert len(entry["steps"]) == len(marks)
+    picture(trace, marks, attribution, main_device(trace))
 
 
 @given(made=any_trace(), shift=st.integers(0, 10**9), seed=st.integers(0, 99))
