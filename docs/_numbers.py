@@ -1,0 +1,148 @@
+"""Puts the numbers of one record into the pages that say `numbers: true` at their head.
+
+    make docs RUN=runs/20260101T120000-cpu-floor
+
+Without RUN it takes the newest published record. Numbers come from the functions that the report uses, so
+page and report cannot differ; what the record does not hold is written as such.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+from mkdocs.exceptions import PluginError
+
+from experiments.__main__ import questions
+from profiling.effects import effects
+from profiling.metrics import Measured
+from profiling.record import RunFolder
+from profiling.verdict import verdict
+from reports.numbers import UNKNOWN, interval, number, percent
+from variants.errors import UserError
+from variants.ladder import ladder
+
+ROOT = Path(__file__).parent.parent
+PUBLISHED = ROOT / "reports" / "published"
+
+
+class Numbers:
+    """What a page can ask for. One instance per build."""
+
+    def __init__(self, folder: Path) -> None:
+        self.run = RunFolder.load(folder)
+        self.measured = Measured(self.run.data)
+        self.short, self.long = self.measured.contexts[0], self.measured.contexts[-1]
+        self._effects = {effect.variant: effect for effect in effects(self.measured)}
+
+    def about(self) -> str:
+        """Machine, model and software of the record, in one line."""
+        record = self.run.data
+        where, model = record["environment"], record["model"]
+        machine = f"{where['device_name']} ({where.get('simd') or UNKNOWN}, {where['threads']} threads)"
+        of_model = f"{model['name']}, {model['precision']}, on {machine}"
+        return (
+            f"{of_model}, torch {where['packages']['torch']}, {record['started'][:10]}: `{record['command']}`"
+        )
+
+    def experiments(self) -> str:
+        """Every experiment with its question."""
+        rows = [f"| `python -m experiments.{name}` | {asks} |" for name, asks in questions().items()]
+        return "\n".join(["| command | question |", "|---|---|", *rows])
+
+    def step(self, name: str, context: int | None = None) -> str:
+        """Median step in ms at a context, the smallest by default."""
+        known = name in self.run.data["variants"] and self.measured.has_times(name)
+        found = self.measured.step_quantiles(name, context or self.short) if known else None
+        return f"{number(found['median'])} ms" if found else UNKNOWN
+
+    def rung(self, name: str) -> str:
+        """One rung as a table: what it changes and what that did in this record."""
+        variant = ladder()[name]
+        rows = [("removes", variant.removes)]
+        if variant.parent:
+            slot, before, after = variant.difference
+            rows.insert(0, ("changes", f"`{slot}`: {before} → {after} (parent `{variant.parent.name}`)"))
+        entry = self.run.data["variants"].get(name)
+        if entry is None or not self.measured.has_times(name):
+            why = (entry or {}).get("reason") or "not part of it"
+            return _table([*rows, ("in this record", f"not measured: {why}")])
+        steps = f"{self.step(name)} at context {self.short}, {self.step(name, self.long)} at {self.long}"
+        rows.append(("step", steps))
+        if effect := self._effects.get(name):
+            rows.append(("taken off the parent's step", f"{interval(effect.removed)} ms ({effect.found})"))
+            if effect.share is not None:
+                rows.append(("share of the parent's excess", percent(effect.share)))
+        rows.append(("left above the memory floor", f"{interval(self.measured.row(name)['excess_ms'])} ms"))
+        return _table(rows)
+
+    def ladder(self) -> str:
+        """Every measured rung, one row each."""
+        steps = f"step at {self.short}, ms | step at {self.long}, ms"
+        lines = [f"| variant | {steps} | over memory floor | over `cat` |", "|---|--:|--:|--:|--:|"]
+        for row in self.measured.ladder():
+            if row["measured"]:
+                medians = (row["steps"][n] for n in (self.short, self.long))
+                cells = [number(step["median"]) if step else UNKNOWN for step in medians]
+                cells += [interval(row["ratio_to_memory_floor"]), interval(row["ratio_to_baseline"])]
+                lines.append(f"| `{row['variant']}` | {' | '.join(cells)} |")
+        return "\n".join(lines)
+
+    def memory_floor(self) -> str:
+        """Of the baseline at the smallest context."""
+        ms = self.measured.memory_floor_ms("cat", self.short)
+        return UNKNOWN if ms is None else f"{number(ms)} ms"
+
+    def read_rate(self) -> str:
+        rate = self.run.data["ceilings"]["read_gb_per_s"]
+        return UNKNOWN if rate is None else f"{number(rate)} GB/s"
+
+    def bytes_per_step(self) -> str:
+        predicted = self.run.data["variants"]["cat"].get("prediction", {}).get(str(self.short))
+        return f"{number(predicted['bytes'] / 1e6)} MB" if predicted else UNKNOWN
+
+    def verdict(self) -> str:
+        """The word, its numbers and the rule."""
+        judged = verdict(self.measured)
+        if judged.numbers is None:
+            return f"**{judged.word}**: {judged.rule}."
+        n = judged.numbers
+        return (
+            f"**{judged.word}**: `{judged.parent}` → `{judged.replay}` took {interval(n.drop)} ms off the "
+            f"step; the gap is {interval(n.gap)} ms, the excess {interval(n.excess)} ms, the noise "
+            f"{number(n.noise)} ms. Hence: {judged.rule}."
+        )
+
+
+def _table(rows: list[tuple[str, str]]) -> str:
+    return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+
+
+def record_folder() -> Path:
+    """RUN, else the newest published record. PluginError where there is neither."""
+    if chosen := os.environ.get("RUN"):
+        return Path(chosen)
+    published = [file.parent for file in PUBLISHED.glob("*/run.json")]
+    runs = [folder for folder in published if RunFolder.load(folder).data["experiment"] == "floor"]
+    if not runs:
+        raise PluginError(
+            f"no record in {PUBLISHED}; `make floor` makes one, `make docs RUN=runs/...` takes it"
+        )
+    return max(runs, key=lambda folder: str(RunFolder.load(folder).data["started"]))
+
+
+def on_config(config: Any) -> Any:
+    try:
+        config.extra["numbers"] = Numbers(record_folder())
+    except UserError as error:
+        raise PluginError(str(error)) from error
+    return config
+
+
+def on_page_markdown(markdown: str, page: Any, config: Any, files: Any) -> str:
+    if not page.meta.get("numbers"):
+        return markdown
+    template = Environment(undefined=StrictUndefined, autoescape=False).from_string(markdown)
+    return template.render(record=config.extra["numbers"])

@@ -1,0 +1,143 @@
+"""The documentation is true: it builds, links lead somewhere, code runs, commands and functions exist."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shlex
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from floor_run import GOLDEN
+
+from experiments.__main__ import questions
+from profiling.metrics import Measured
+from profiling.record import RunFolder
+from reports.numbers import number
+from variants.config import PRESETS
+from variants.ladder import ladder
+from variants.spec import SLOTS
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted((ROOT / "docs").glob("*.md"))
+TEXTS = {page.name: page.read_text(encoding="utf-8") for page in PAGES}
+
+
+def blocks(language: str) -> list[tuple[str, str]]:
+    """(page, text) of every fenced block."""
+    pattern = re.compile(rf"^```{language}\n(.*?)^```", flags=re.M | re.S)
+    return [(name, text) for name, page in TEXTS.items() for text in pattern.findall(page)]
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0].strip() for _, text in blocks("sh") for line in text.splitlines()]
+    return sorted({line for line in lines if line})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)(?:#[^)]*)?\)", TEXTS[page.name]):
+        assert target.startswith("https://") or (page.parent / target).is_file(), target
+
+
+@pytest.mark.parametrize(("page", "code"), blocks("python"))
+def test_python_runs(page: str, code: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("variants.config.PRESETS", dict(PRESETS))  # a page adds one
+    tokens = torch.zeros(1, 4, dtype=torch.long)
+    given = {"torch": torch, "n": 2, "tokens": tokens, "model": lambda tokens: torch.ones(*tokens.shape, 7)}
+    exec(compile(code, page, "exec"), given if page == "the-floor.md" else {})
+
+
+@pytest.mark.parametrize("command", commands())
+def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
+    words = shlex.split(command)
+    if words[0] == "make":
+        assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M)
+        return
+    assert words[:2] == ["python", "-m"], command
+    with pytest.raises(SystemExit):
+        importlib.import_module(words[2]).main(["--help"])
+    flags = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
+    assert {word for word in words if word.startswith("--")} <= flags
+    if "--variant" in words:
+        assert set(words[words.index("--variant") + 1].split(",")) <= set(ladder())
+
+
+def test_every_function_that_a_page_names_exists() -> None:
+    named = {
+        name for text in TEXTS.values() for name in re.findall(r"`((?:profiling|variants)(?:\.\w+)+)`", text)
+    }
+    assert len(named) > 15
+    for name in named:
+        parts = name.split(".")
+        found = next(n for n in range(len(parts), 0, -1) if importable(".".join(parts[:n])))
+        value = importlib.import_module(".".join(parts[:found]))
+        for attribute in parts[found:]:
+            value = getattr(value, attribute)
+
+
+def importable(name: str) -> bool:
+    try:
+        return find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def test_every_slot_is_in_the_glossary() -> None:
+    assert all(f"`{slot}`" in TEXTS["glossary.md"] for slot in SLOTS)
+
+
+def test_every_variant_that_a_page_asks_for_is_in_the_ladder() -> None:
+    assert set(re.findall(r'record\.rung\("([^"]+)"\)', TEXTS["the-floor.md"])) <= set(ladder())
+
+
+# -- the built pages --------------------------------------------------------------------------------
+
+
+def build(site: Path, run: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--site-dir", str(site)]
+    return subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "RUN": str(run)}, capture_output=True, text=True
+    )
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    pytest.importorskip("material", reason="needs the extra `docs`")
+    folder = tmp_path_factory.mktemp("site")
+    built = build(folder, GOLDEN)
+    assert built.returncode == 0, built.stderr
+    return folder
+
+
+def test_numbers_come_from_the_record(site: Path) -> None:
+    measured = Measured(RunFolder.load(GOLDEN).data)
+    page = (site / "the-floor" / "index.html").read_text()
+    steps = measured.step_quantiles("cat", measured.contexts[0])
+    assert steps and f"{number(steps['median'])} ms at context {measured.contexts[0]}" in page
+    assert "not measured: " in page  # no CUDA graph in a record of a CPU
+    assert "{{" not in page
+
+
+def test_every_experiment_is_mentioned(site: Path) -> None:
+    page = (site / "index.html").read_text()
+    assert all(f"experiments.{name}" in page for name in questions())
+
+
+def test_pages_need_no_network(site: Path) -> None:
+    for page in site.rglob("*.html"):
+        assert not re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="https?://', page.read_text()), page
+
+
+def test_a_folder_without_a_record_is_one_line(tmp_path: Path) -> None:
+    pytest.importorskip("material", reason="needs the extra `docs`")
+    built = build(tmp_path / "site", tmp_path)
+    assert (
+        built.returncode != 0 and "expected a run folder" in built.stderr and "Traceback" not in built.stderr
+    )
