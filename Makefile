@@ -8,7 +8,7 @@ INSTALLED := $(VENV)/.installed
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint]'
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
 	touch $@
 
 floor: $(INSTALLED)
@@ -24,3 +24,9 @@ lint: $(INSTALLED)
 
 report: $(INSTALLED)
 	$(BIN)/python -m reports.build $(RUN)
+
+docs: $(INSTALLED)
+	RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
+
+wheel: $(INSTALLED)
+	$(BIN)/python -m build --no-isolation --outdir dist
