@@ -42,7 +42,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """`step_us`: mean of the steps as traced. `replay_us`: (low, mid, high), None where nothing can be
+    """`step_us`: median of the steps as traced. `replay_us`: (low, mid, high), None where nothing can be
     predicted. `left`: for a trace that replays graphs already, what is beside them, per step in us.
     """
 
@@ -77,7 +77,7 @@ def replay(
     busy = busy[(busy["device"] == of) & (busy["part"] == "busy") & busy["step"].isin(judged)]
     if busy.empty or not busy["ns"].any():
         return None
-    step_us = _mean_interval_us(attribution, of)
+    step_us = _usual_interval_us(attribution, of)
     work = trace.device_events[trace.device_events["device"] == of]
     owner = pd.Series(owners(work, steps), work.index)
     own = work[owner.isin(judged)]
@@ -116,10 +116,10 @@ def _stated(costs: Costs, which: tuple[str, ...]) -> list[str]:
     return out
 
 
-def _mean_interval_us(attribution: Attribution, of: str) -> float:
+def _usual_interval_us(attribution: Attribution, of: str) -> float:
     spans = attribution.intervals
     spans = spans[(spans["device"] == of) & spans["step"].isin(attribution.judged(of))]
-    return float((spans["end_ns"] - spans["start_ns"]).mean()) / 1000
+    return float((spans["end_ns"] - spans["start_ns"]).median()) / 1000
 
 
 def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | int | None]:
@@ -163,5 +163,5 @@ def _tape(trace: Trace, steps: Steps, attribution: Attribution, costs: Costs) ->
         *_stated(costs, ("tape_op_us",)),
     ]
     return Prediction(
-        "step as one tape replay", _mean_interval_us(attribution, HOST), (low, mid, high), assumptions
+        "step as one tape replay", _usual_interval_us(attribution, HOST), (low, mid, high), assumptions
     )

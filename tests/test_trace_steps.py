@@ -99,6 +99,12 @@ def test_layers_inside_a_step_are_not_the_steps() -> None:
     assert first == 2
 
 
+def test_what_repeats_in_a_corner_is_not_the_loop() -> None:
+    codes = np.array([5] * 7 + [0, 1, 2, 3] * 40 + [6] * 3)
+    times = np.arange(len(codes), dtype=np.int64) * 10 + 50 * np.cumsum(codes == 0)
+    assert repetition.find(codes, times, times + 5) == (7, 4, 40)
+
+
 def test_no_repetition_no_steps(tmp_path) -> None:
     rng = np.random.default_rng(0)
     codes = rng.integers(0, 30, 300)

@@ -7,6 +7,8 @@ import numpy.typing as npt
 
 LEAST_REPEATS = 3
 LEAST_MATCH = 0.95
+LEAST_SHARE = 0.5
+"""Of the sequence: what repeats in a corner of it is not its loop."""
 
 
 def find(
@@ -34,7 +36,7 @@ def find(
             first, length = run
             first = _phase(first, length, period, starts, ends)
             count = (run[0] + run[1] - first) // period
-            if count >= LEAST_REPEATS:
+            if count >= LEAST_REPEATS and count * period >= LEAST_SHARE * len(codes):
                 return first, period, count
     return None
 
@@ -63,11 +65,9 @@ def _phase(
     """First element of a step: the offset in the period before which the host paused longest, on the
     median.
     """
-    at = np.arange(max(first, 1), first + length)
-    pause = starts[at] - ends[at - 1]
-    offset = at % period
-    medians = [
-        float(np.median(pause[offset == o])) if (offset == o).any() else -np.inf for o in range(period)
-    ]
-    best = int(np.argmax(medians))
+    begin = max(first, 1)  # the very first element has no pause before it
+    count = (first + length - begin) // period
+    at = np.arange(begin, begin + count * period)
+    pause = np.median((starts[at] - ends[at - 1]).reshape(count, period), axis=0)
+    best = begin + int(np.argmax(pause))
     return first + (best - first) % period

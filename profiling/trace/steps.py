@@ -190,7 +190,7 @@ def _by_repetition(trace: Trace) -> Steps | None:
         keys = rows["name"].to_numpy()
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
     found = repetition.find(pd.factorize(keys)[0], starts, ends)
-    if found is None or 2 * found[1] * found[2] < len(keys):
+    if found is None:
         return None
     first, period, count = found
     at = first + period * np.arange(count)
