@@ -22,6 +22,9 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+articles: $(INSTALLED)
+	$(BIN)/python -m experiments.articles $(ARGS)
+
 report: $(INSTALLED)
 	$(BIN)/python -m reports.build $(RUN)
 

@@ -47,7 +47,7 @@ def summary(checks: Sequence[Check]) -> dict[str, object]:
 
 def table(checks: Sequence[Check]) -> Table:
     """Article, claim, published value, value here where it differs, holds."""
-    shown = ruled("Published figures", ("article", "claim"), ("published", "here", "holds"))
+    shown = ruled("Published figures", ("article", "claim", "published"), ("here", "holds"))
     for check in checks:
         figure = PUBLISHED[check.key]
         here = "the same" if check.here == figure.value else check.here

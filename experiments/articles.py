@@ -1,0 +1,206 @@
+"""Question: which of the four articles' claims hold on this machine?
+
+Runs every experiment of the articles, in quick mode unless `--full`, each in its own process, and merges what
+their run folders say of the claims into one table: article, claim, published value, value here, holds or not,
+why. Figures that no run measured stand in it too, as not measured.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._published import PUBLISHED
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.record import RunFolder
+    from reports.content import Section
+
+EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
+# in the order of the report; those that only compute know no device
+COMPUTED = ("sizing",)
+ORDER = ("work", "sizing", "throughput", "context", "memory", "batch", "purity", "faults", "paging")
+PASSED_ON = ("device", "model", "precision", "seed", "threads")
+
+
+@dataclass(frozen=True)
+class Done:
+    """One experiment's process: its run folder's data, or why there is none."""
+
+    name: str
+    data: dict[str, Any]
+    path: Path | None
+    failure: str = ""
+
+    @property
+    def verdict(self) -> str:
+        shown = self.data.get("shown", {}).get("verdict")
+        if shown or self.failure:
+            return str(shown or f"failed: {self.failure}")
+        claims = self.data["claims"]
+        return f"{sum(row['holds'] for row in claims)} of {len(claims)} figures as published."
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES)
+    parser.add_argument("--only", action="append", metavar="NAME,NAME", help=f"of {', '.join(ORDER)}")
+    parser.add_argument("--full", action="store_true", help="not in quick mode: every size, for hours")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    if arguments.full and arguments.quick:
+        raise UserError("--full and --quick exclude each other (quick is what is done without either)")
+    for name, default in (("context", None), ("steps", None), ("rounds", None), ("batch", 1)):
+        if getattr(arguments, name) != default:
+            raise UserError(f"--{name} is for the single experiments; each has its own sizes here")
+    names = _chosen(_cli.names(arguments.only))
+    from experiments._progress import ProgressLine
+    from experiments._setup import device_for
+    from profiling.environment import environment
+    from profiling.record import RunFolder
+
+    device = device_for(arguments.device)
+    run = RunFolder.create(arguments.out, "articles", device.type)
+    run.data |= {"environment": environment(device), "model": {"name": arguments.model}}
+    done = []
+    with ProgressLine(arguments.quiet) as progress:
+        for number, name in enumerate(names):
+            progress(name, number, len(names))
+            done.append(experiment(name, arguments, run.path / "runs"))
+    run.data |= {
+        "claims": merged(done),
+        "experiments": {d.name: {"verdict": d.verdict, "failure": d.failure} for d in done},
+    }
+    run.finish()
+    _report(run, done)
+    _print(arguments, run, done)
+    return 1 if any(d.failure for d in done) else 0
+
+
+def _chosen(only: Sequence[str]) -> list[str]:
+    """The experiments that exist here, or those asked for."""
+    unknown = [name for name in only if name not in ORDER]
+    if unknown:
+        raise UserError(f"--only {', '.join(unknown)}: expected of {', '.join(ORDER)}")
+    here = Path(__file__).parent
+    return [name for name in ORDER if (name in only or not only) and (here / f"{name}.py").exists()]
+
+
+def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
+    """Run one experiment in a process of its own: a first matmul is the first, a crash is its own."""
+    flags = ["--json", "--quiet", "--out", str(out)]
+    if name not in COMPUTED:
+        given = {flag: getattr(arguments, flag) for flag in PASSED_ON}
+        flags += [
+            part for flag, value in given.items() if value is not None for part in (f"--{flag}", str(value))
+        ]
+        flags += [] if arguments.full else ["--quick"]
+    command = [sys.executable, "-m", f"experiments.{name}", *flags]
+    finished = subprocess.run(command, capture_output=True, text=True, check=False)
+    if finished.returncode:
+        lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
+        return Done(name, {}, None, lines[-1].removeprefix("error: "))
+    from profiling.record import RunFolder
+
+    path = Path(json.loads(finished.stdout.splitlines()[-1])["run"])
+    return Done(name, RunFolder.load(path).data, path)
+
+
+def merged(done: Iterable[Done]) -> list[dict[str, Any]]:
+    """Every published figure once, in the articles' order: as found, or as not measured."""
+    found = {row["key"]: row | {"experiment": d.name} for d in done for row in d.data.get("claims", [])}
+    rows = [found.get(key) or _not_measured(key) for key in PUBLISHED]
+    return sorted(rows, key=lambda row: row["article"])
+
+
+def _not_measured(key: str) -> dict[str, Any]:
+    figure = PUBLISHED[key]
+    return {
+        "key": key,
+        "article": figure.article,
+        "section": figure.section,
+        "claim": figure.claim,
+        "published": figure.value,
+        "here": "",
+        "holds": None,
+        "why": "left out by --quick, or by this device or model",
+        "experiment": None,
+    }
+
+
+def counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+    """How many hold, do not, and were not measured."""
+    outcomes = [row["holds"] for row in rows]
+    return {
+        "figures": len(rows),
+        "hold": outcomes.count(True),
+        "differ": outcomes.count(False),
+        "not_measured": outcomes.count(None),
+    }
+
+
+def _sentence(rows: Sequence[dict[str, Any]]) -> str:
+    n = counts(rows)
+    return (
+        f"{n['hold']} of {n['figures']} published figures hold here, {n['differ']} differ, "
+        f"{n['not_measured']} were not measured."
+    )
+
+
+def _report(run: RunFolder, done: Sequence[Done]) -> None:
+    """report.md and report.html: the merged table, then the answer and the figure of every experiment."""
+    from reports.build import write
+    from reports.content import Bullets, Section, Text
+    from reports.experiment import claims_table, sections
+
+    made: list[Section] = [
+        Section(
+            "Answer",
+            [
+                Text(f"**{_sentence(run.data['claims'])}**"),
+                Text("A figure that another machine measured holds if it differs by no more than a tenth."),
+                Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
+            ],
+        )
+    ]
+    for article in sorted({row["article"] for row in run.data["claims"]}):
+        rows = [row for row in run.data["claims"] if row["article"] == article]
+        made.append(Section(f"Article {article}", [Text(_sentence(rows)), claims_table(rows)]))
+    for d in done:
+        if "shown" in d.data:
+            _, measured, *_ = sections(d.data)
+            made.append(Section(f"experiments.{d.name}", [Text(f"**{d.verdict}**"), *measured.blocks]))
+    where = run.data["environment"]["device_name"]
+    write(run.path, f"The articles' claims: {run.data['model']['name']} on {where}", made)
+
+
+def _print(arguments: argparse.Namespace, run: RunFolder, done: Sequence[Done]) -> None:
+    """What differs, and the verdicts; the whole table is in the report."""
+    from experiments._ruled import ruled
+
+    claims, out = run.data["claims"], _cli.console(arguments)
+    table = ruled("Published figures that differ here", ("article", "claim", "published"), ("here",))
+    for row in claims:
+        if row["holds"] is False:
+            table.add_row(str(row["article"]), row["claim"], row["published"], row["here"])
+    out.print(table)
+    for d in done:
+        out.print(f"{d.name}: {d.verdict}")
+    out.print(f"Report: {run.path / 'report.md'}", soft_wrap=True)
+    out.print(_sentence(claims))
+    if arguments.json:
+        _cli.print_json({"run": str(run.path), **counts(claims), "experiments": run.data["experiments"]})
+
+
+if __name__ == "__main__":
+    _cli.run(main)
