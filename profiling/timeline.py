@@ -140,7 +140,7 @@ def _device_rows(
     for wait in waits.to_dict("records"):
         at = int(wait["start_ns"])
         for part in SPLIT:
-            parts.append((at, at + int(wait[part]), part))
+            parts.append((at, at + int(wait[part]), "tail" if wait["where"] == "tail" else part))
             at += int(wait[part])
     split = pd.DataFrame([p for p in parts if p[1] > p[0]], columns=["start_ns", "end_ns", "name"])
     rows.append({"label": "device waits", "bars": index.bars(split, split["name"].to_list(), *edges)})

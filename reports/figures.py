@@ -18,23 +18,30 @@ from reports.drawing import (
     INK,
     MARKERS,
     ORANGE,
+    PALE,
     PAPER,
     PURPLE,
     SERIES,
     SKY,
     VERMILION,
+    VIOLET,
     WIDTH_IN,
+    YELLOW,
     styled,
 )
+from reports.numbers import number
 
 KIND_COLOURS = {
     **dict.fromkeys(("compute", "busy", "kernel"), BLUE),
     **dict.fromkeys(("overhead", "gap_during_call", "during_call"), ORANGE),
     **dict.fromkeys(("python", "gap_before_call", "before_call"), VERMILION),
-    **dict.fromkeys(("gap_after_call", "after_call", "op"), SKY),
+    **dict.fromkeys(("gap_after_call", "after_call"), SKY),
     **dict.fromkeys(("graph", "lead_in"), GREEN),
-    **dict.fromkeys(("memcpy", "memset", "tail", "sync"), PURPLE),
+    **dict.fromkeys(("memcpy", "memset"), YELLOW),
     **dict.fromkeys(("unknown", "gap_unknown"), GREY),
+    "tail": PURPLE,
+    "sync": VIOLET,
+    "op": PALE,
 }
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
@@ -51,7 +58,7 @@ def ladder(bars: Sequence[tuple[str, float, float | None, float | None]], contex
         axes.barh(row, step - reached, 0.64, left=reached, color=ORANGE)
         if floor is not None:
             axes.plot([floor, floor], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
-        text = _ms(step) if ratio is None else f"{_ms(step)}  ({ratio:.2f} x floor)"
+        text = _ms(step) if ratio is None else f"{_ms(step)}  ({number(ratio)} x floor)"
         axes.text(max(step, floor or 0.0) + longest * 0.012, row, text, va="center", fontsize=8.5)
     axes.set_xlim(0, longest * 1.26)
     axes.set_xlabel(f"median step at context {context}, ms")
@@ -87,10 +94,10 @@ def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, f
     """Per variant (tokens in the cache, ms), `floors` likewise; the `cached` ones once more, enlarged."""
     figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
     left, right = figure.subplots(1, 2)
-    for number, (name, points) in enumerate(curves.items()):
-        left.plot(*zip(*points, strict=True), label=name, **line_style(number))
+    for index, (name, points) in enumerate(curves.items()):
+        left.plot(*zip(*points, strict=True), label=name, **line_style(index))
         if name in cached:
-            right.plot(*zip(*points, strict=True), **line_style(number))
+            right.plot(*zip(*points, strict=True), **line_style(index))
     for axes in (left, right):
         axes.set_xlabel("context: tokens in the cache")
         if floors:
@@ -117,10 +124,10 @@ def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]]) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     axes = figure.subplots()
     ordered = sorted(curves.items(), key=lambda curve: -curve[1][-1][1].mid)
-    for number, (name, points) in enumerate(ordered):
+    for index, (name, points) in enumerate(ordered):
         widths, values = [w for w, _ in points], [e.mid for _, e in points]
         reach = [[e.mid - e.low for _, e in points], [e.high - e.mid for _, e in points]]
-        axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **line_style(number))
+        axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **line_style(index))
     axes.axhline(0, color=INK, linewidth=0.8)
     axes.set_xticks(sorted({w for points in curves.values() for w, _ in points}))
     axes.set_xlim(left=0)
@@ -137,11 +144,12 @@ def price(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> Figure:
     left, right = figure.subplots(1, 2, sharey=True)
     for row, (seconds, memory) in enumerate(bars.values()):
         left.barh(row, seconds, 0.64, color=BLUE)
-        left.text(seconds, row, f" {seconds:.3g} s", va="center", fontsize=8.5)
+        left.text(seconds, row, f" {number(seconds)} s", va="center", fontsize=8.5)
         start = 0.0
         for held, shade in HELD.items():
             size = (memory.get(f"{held}_bytes") or 0) / 1e6
-            right.barh(row, size, 0.64, left=start, color=shade)
+            if size:  # an empty bar would hold the axis at its edge
+                right.barh(row, size, 0.64, left=start, color=shade)
             start += size
     left.set_yticks(range(len(bars)), list(bars))
     left.invert_yaxis()
@@ -151,7 +159,6 @@ def price(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> Figure:
     left.set_xlabel("warm-up, s (logarithmic)")
     right.set_xlabel("memory, MB")
     right.tick_params(axis="y", length=0)
-    right.margins(x=0.05)
     for axes in (left, right):
         axes.grid(axis="y", visible=False)
     handles = [Patch(color=shade, label=held) for held, shade in HELD.items()]
@@ -167,8 +174,10 @@ def timeline(data: Mapping[str, Any]) -> Figure:
     axes = figure.subplots()
     height, labels, used = 0, [], dict[str, None]()
     for step in data["steps"]:
-        whole = [[0, step["length_us"], None, None]]
-        host = [bar for depth in [whole, *step["host"]] for bar in depth]
+        outside = (
+            [] if step["rows"] else [[0, step["length_us"], None, None]]
+        )  # beside a device it is no part
+        host = [bar for depth in [outside, *step["host"]] for bar in depth]
         for label, bars in [(step["variant"], host), *((r["label"], r["bars"]) for r in step["rows"])]:
             kinds = ["python" if bar[2] is None else data["kinds"][bar[2]] for bar in bars]
             spans = [(bar[0] / 1e3, bar[1] / 1e3) for bar in bars]
@@ -219,4 +228,4 @@ def line_style(number: int) -> dict[str, Any]:
 
 
 def _ms(value: float) -> str:
-    return f"{value:.0f} ms" if value >= 100 else f"{value:.3g} ms"
+    return f"{number(value)} ms"

@@ -85,6 +85,7 @@ def timeline(study: Study) -> Section | None:
     lengths = ", ".join(f"{step['variant']} {number(step['length_us'])} us" for step in data["steps"])
     alt = f"One traced step each of {names.replace('`', '')} on one time axis, op by op: {lengths}."
     caption = f"One step of {names} on the same time axis, as traced."
-    colours = {kind: figures.colour(kind) for kind in ["python", *data["kinds"]]}
+    outside = [] if any(step["rows"] for step in data["steps"]) else ["python"]
+    colours = {kind: figures.colour(kind) for kind in [*outside, *data["kinds"]]}
     picture = Figure("timeline", alt, caption, lambda: figures.timeline(data))
     return Section("One step, op by op", [Timeline(data, colours, picture)])

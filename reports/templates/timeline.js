@@ -11,7 +11,8 @@
   let height = TOP, from = 0, span = whole;
 
   for (const step of data.steps) {
-    const own = { label: step.variant, bars: [[0, step.length_us, -1, -1], ...step.host.flat()], bold: true };
+    const outside = step.rows.length ? [] : [[0, step.length_us, -1, -1]];  // beside a device it is no part
+    const own = { label: step.variant, bars: [...outside, ...step.host.flat()], bold: true };
     const nested = step.host.map((bars, depth) => ({ label: depth ? "" : "ops, by caller", bars }));
     for (const line of [own, ...nested, ...step.rows]) {
       lines.push({ ...line, y: height, variant: step.variant });
