@@ -74,7 +74,7 @@ def _rest(study: Study) -> list[Block]:
             f" Unknown for {joined(missing)}: no sound trace, or ops longer under the profiler than the "
             "plain step."
         )
-    return [Text(text), Table(["variant", *kinds], rows)]
+    return [Text(text), Table(["variant", *(kind.replace("_", " ") for kind in kinds)], rows)]
 
 
 def timeline(study: Study) -> Section | None:

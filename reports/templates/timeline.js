@@ -78,9 +78,10 @@
     g.fillStyle = data.colours[kindOf(bar)];
     g.fillRect(x, row.y + 2, Math.max(w, 0.4), ROW - 4);
     if (w > 46 && bar[3] >= 0) {
-      const left = Math.max(x, LEFT);
+      const left = Math.max(x, LEFT), name = nameOf(bar);
+      if (g.measureText(name).width > Math.min(x + w, width()) - left - 6) return;
       g.fillStyle = onTop(data.colours[kindOf(bar)]);
-      g.fillText(nameOf(bar), left + 3, row.y + ROW * 0.68, Math.min(x + w, width()) - left - 6);
+      g.fillText(name, left + 3, row.y + ROW * 0.68);
     }
   }
 
