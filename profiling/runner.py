@@ -184,17 +184,17 @@ class Runner:
             self.progress(
                 f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
             )
-            decoder = self._proven(variant, model, buckets, gate, full)
+            decoder = self._proven(variant, material, buckets, gate, full)
             if decoder is not None:
                 for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
                     self.subjects.append(Subject(name, decoder, contexts, material, full, workload))
         self.run.save()
 
     def _proven(
-        self, variant: Variant, model: GPT, buckets: tuple[int, ...], gate: Gate, full: bool
+        self, variant: Variant, material: Material, buckets: tuple[int, ...], gate: Gate, full: bool
     ) -> Decoder | None:
         """A decoder that passed the gate, or None with the reason in the record."""
-        entry = self._entry(variant.name)
+        entry, model = self._entry(variant.name), material.model
         reason = why_not(variant, model.device.type)
         if reason:
             entry.update(status="not run", reason=reason)
@@ -207,12 +207,13 @@ class Runner:
             warm_up = [asdict(cost) for cost in decoder.warm_up()]
             seconds = time.perf_counter() - start
             result = gate.check(decoder) if full else gate.check_briefly(decoder)
+            if full and result.status == "pass":
+                self._describe_decoder(entry, decoder, material)
         except Exception as error:  # whatever a variant does wrong, the others are still measured
             entry.update(status="failed", reason=_one_line(error))
             return None
         if full:
             entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
-            self._predict(entry, decoder)
         else:
             n_bytes = floor_bytes(decoder, self.workload.contexts[0])
             entry.setdefault("narrow_bytes", {})[str(model.config.n_embd)] = n_bytes
@@ -221,10 +222,12 @@ class Runner:
         entry.update(status="proven" if result.status == "pass" else "failed", reason=result.reason)
         return decoder if result.status == "pass" else None
 
-    def _predict(self, entry: dict[str, Any], decoder: Decoder) -> None:
+    def _describe_decoder(self, entry: dict[str, Any], decoder: Decoder, material: Material) -> None:
+        """Prediction and ops before anything is timed, and what it holds at the largest context."""
         rates = self.record["ceilings"]
         entry["prediction"] = {str(n): predict(decoder, n, rates) for n in (0, *self.workload.contexts)}
         entry["ops"] = step_ops(decoder)
+        decoder.load(*material.first(self.workload.contexts[-1]))
         entry["memory"] = decoder_bytes(decoder)
         entry["slots"] = {str(n): decoder.bucket(n) for n in self.workload.contexts}
 

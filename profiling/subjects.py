@@ -42,6 +42,7 @@ class Material:
     """One random text of a model with the keys and values that plain cached eager computes for it."""
 
     def __init__(self, model: GPT, precision: str, workload: Workload, longest: int) -> None:
+        self.model = model
         plain = Decoder(ladder(precision)[BASELINE], model, batch=workload.batch)
         text = random_stream(model.config.vocab_size, workload.batch, longest, workload.seed + 7)
         self.tokens = text.to(model.device)
