@@ -26,6 +26,17 @@ ENCODERS: dict[str, Callable[[Tensor], Parts]] = {
 KV_ROUNDING = {"bfloat16": 2.0**-8, "int8": 2.0**-7}
 
 
+def as_stored(x: Tensor, kv: str) -> Tensor:
+    """x [B,Hkv,T,D] as it comes back out of a cache that stores it so."""
+    return decoded(ENCODERS[kv](x), x.dtype)
+
+
+def decoded(parts: Parts, dtype: torch.dtype) -> Tensor:
+    """[B,Hkv,T,D] in this dtype."""
+    values, *scales = parts
+    return (values * scales[0]).to(dtype) if scales else values.to(dtype)
+
+
 def kv_element_bytes(kv: str, config: GPTConfig, otherwise: int) -> float:
     """Bytes per cached value, scales included; `otherwise` is the width of everything else."""
     return {"bfloat16": 2, "int8": 1 + 4 / config.head_dim}.get(kv, otherwise)
@@ -52,7 +63,8 @@ class NarrowCache(StaticCache):
 
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         k, v = self.stored[layer]
-        return self._decoded(k, n), self._decoded(v, n)
+        first_k, first_v = (tuple(part[:, :, :n] for part in stored) for stored in (k, v))
+        return decoded(first_k, self.dtype), decoded(first_v, self.dtype)
 
     def poison(self, n: int, noise: float) -> None:
         for part in self.buffers():
@@ -60,8 +72,3 @@ class NarrowCache(StaticCache):
 
     def buffers(self) -> list[Tensor]:
         return [part for k, v in self.stored for part in (*k, *v)]
-
-    def _decoded(self, stored: Parts, n: int) -> Tensor:
-        """[B,Hkv,n,D] of the first n slots, in the dtype of the arithmetic."""
-        values, *scales = (part[:, :, :n] for part in stored)
-        return (values * scales[0]).to(self.dtype) if scales else values.to(self.dtype)

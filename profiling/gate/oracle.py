@@ -12,8 +12,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from variants.caches import ConcatCache
+from variants.config import GPTConfig
 from variants.decoder import Decoder
+from variants.kv import KV_ROUNDING, as_stored
 from variants.ladder import ladder
+from variants.masks import Where
 from variants.model import GPT
 from variants.precision import exact_copy
 
@@ -41,14 +45,28 @@ class Errors:
         return Errors(max(self.rms, other.rms), max(self.max, other.max), max(self.scale, other.scale))
 
 
-class Oracle:
-    """Float64 truth for the weights as one precision stores them."""
+class RoundedCache(ConcatCache):
+    """Keeps what slot `kv` would give back: every key and value encoded and decoded once."""
 
-    def __init__(self, model: GPT, precision: str, batch: int) -> None:
+    def __init__(self, config: GPTConfig, batch: int, like: Tensor, kv: str) -> None:
+        super().__init__(config, batch, config.n_ctx, like)
+        self.kv = kv
+
+    def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
+        return super().append(layer, as_stored(k, self.kv), as_stored(v, self.kv), where)
+
+
+class Oracle:
+    """Float64 truth for the weights as one precision stores them, and the cache as `kv` does."""
+
+    def __init__(self, model: GPT, precision: str, kv: str, batch: int) -> None:
         """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
         # One pass from an empty cache never reads a cached value: this is the naive function, and the
         # concat cache only keeps the keys and values it computed on the way.
         self.decoder = Decoder(ladder("float64")["cat"], exact_copy(model, precision), batch=batch)
+        if kv in KV_ROUNDING:
+            rounded = RoundedCache(model.config, batch, self.decoder.model.wpe.weight, kv)
+            self.decoder.cache = self.decoder.modules.cache = rounded
         self._seen: OrderedDict[bytes, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = OrderedDict()
 
     def logits(self, tokens: Tensor, last: int = 0) -> Tensor:

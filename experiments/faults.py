@@ -1,0 +1,288 @@
+"""Question: which silent bugs of a KV cache does the gate catch, and what does the text look like meanwhile?
+
+Claim (articles 1-3): wrong values in correct shapes do not crash, greedy text can stay right while the cache
+is wrong, and a check of cached against naive catches them.
+
+Each known bug is injected into a working variant. Right and broken text stand side by side, every check of
+the gate is run on the broken decoder, and a bug that no check catches is a hole: the claim fails. Random
+models get blocks at the scale 1/sqrt(width), so that their text depends on what the cache holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from reports.shown import Shown
+from variants.config import PRESETS
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments._faults import Fault
+    from profiling.gate import Gate
+    from variants.decoder import Decoder
+    from variants.model import GPT
+
+EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
+LEAST_CONTEXT = 40  # tokens that the conversation and the gate's checks need
+WINDOW = 6  # tokens shown around the first difference
+NOTHING = "no difference"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one fault did. `caught_by`: names of checks that failed; `crashed`: what complained by itself."""
+
+    fault: str
+    source: str
+    variant: str
+    what: str
+    right: list[int] | str
+    broken: list[int] | str
+    crashed: str
+    caught_by: list[str]
+    reason: str
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.faults", __doc__ or "", EXAMPLES)
+    parser.set_defaults(model="tiny")
+    parser.add_argument("--fault", action="append", metavar="NAME,NAME", help="only these (default: all)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    from experiments._demo import attentive
+    from experiments._faults import FAULTS
+    from experiments._measured import model_on_device
+    from experiments._progress import ProgressLine
+    from profiling.environment import environment
+    from profiling.gate import Gate
+    from profiling.record import RunFolder
+
+    model, device = model_on_device(arguments)
+    if model.config.n_ctx < LEAST_CONTEXT:
+        raise UserError(
+            f"--model {arguments.model} holds {model.config.n_ctx} tokens, {LEAST_CONTEXT} are needed"
+        )
+    chosen = _chosen(_cli.names(arguments.fault), FAULTS)
+    if arguments.model in PRESETS:
+        model = attentive(model)
+    steps = arguments.steps or (24 if arguments.quick else 48)
+    gates = {
+        batch: Gate(
+            model,
+            arguments.precision,
+            batch=batch,
+            capacity=_capacity(model),
+            steps=steps,
+            seed=arguments.seed,
+        )
+        for batch in {fault.batch for fault in chosen}
+    }
+    run = RunFolder.create(arguments.out, "faults", device.type)
+    run.data |= {
+        "environment": environment(device),
+        "model": {"name": arguments.model, "precision": arguments.precision, **asdict(model.config)},
+    }
+    findings = []
+    with ProgressLine(arguments.quiet) as progress:
+        for number, fault in enumerate(chosen):
+            progress(f"fault: {fault.name}", number, len(chosen))
+            findings.append(examine(fault, model, arguments.precision, gates[fault.batch], arguments.seed))
+            run.data["faults"] = [asdict(finding) for finding in findings]
+            run.save()
+    return conclude(arguments, __doc__ or "", run, outcome(findings))
+
+
+def _chosen(names: list[str], faults: Sequence[Fault]) -> list[Fault]:
+    known = {fault.name: fault for fault in faults}
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown fault {name}; known: {', '.join(known)}")
+    return [known[name] for name in names] or list(faults)
+
+
+def _capacity(model: GPT) -> int:
+    """Enough for every check; a full context of a large model would only cost time."""
+    return min(model.config.n_ctx, 64)
+
+
+# -- one fault --------------------------------------------------------------------------------
+
+
+def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> Finding:
+    """Text of the right and the broken decoder, and every check of the gate on fresh broken ones."""
+    from profiling.gate import CHECKS
+    from variants.decoder import Decoder
+    from variants.ladder import ladder
+
+    def made(broken: bool) -> Decoder:
+        decoder = Decoder(
+            ladder(precision)[fault.variant], model, batch=fault.batch, capacity=_capacity(model)
+        )
+        if broken:
+            fault.inject(decoder)
+        return decoder
+
+    right, _ = text_of(fault.session, made(broken=False), seed)
+    broken, crashed = text_of(fault.session, made(broken=True), seed)
+    results = {name: gate.check_only(made(broken=True), name) for name in CHECKS}
+    caught = {name: result.reason for name, result in results.items() if result.status == "fail"}
+    return Finding(
+        fault.name,
+        fault.source,
+        fault.variant,
+        fault.what,
+        right,
+        broken,
+        crashed,
+        list(caught),
+        next(iter(caught.values()), ""),
+    )
+
+
+def text_of(session: str, decoder: Decoder, seed: int) -> tuple[list[int] | str, str]:
+    """(tokens of row 0, or the refusal; the error that broke the session, if any)."""
+    try:
+        return SESSIONS[session](decoder, seed), ""
+    except UserError as refusal:
+        return f"refused: {refusal}", ""
+    except Exception as error:  # a fault that complains by itself is not silent
+        return "crashed", f"{type(error).__name__}: {error}"
+
+
+def conversation(decoder: Decoder, seed: int) -> list[int]:
+    """Prompt, text, three tokens at once, text, a rewind and one token, text, a second prompt, text."""
+    tokens = _random(decoder, 24, seed)
+    decoder.prefill(tokens[:, :6])
+    said = _greedy(decoder, 8)
+    decoder.extend(tokens[:, 6:9])
+    said += _greedy(decoder, 4)
+    decoder.rewind(8)
+    decoder.step(tokens[:, 9:10])
+    said += _greedy(decoder, 4)
+    decoder.prefill(tokens[:, 10:19])
+    return said + _greedy(decoder, 12)
+
+
+def past_the_end(decoder: Decoder, seed: int) -> list[int]:
+    """A prompt that leaves room for three tokens, and eight greedy ones."""
+    decoder.prefill(_random(decoder, decoder.capacity - 3, seed))
+    return _greedy(decoder, 8)
+
+
+def ragged(decoder: Decoder, seed: int) -> list[int]:
+    """Two prompts of different lengths in one batch; the short one is shown."""
+    tokens = _random(decoder, 6, seed).tolist()
+    rows: Any = [tokens[0][:3], *tokens[1:]]
+    decoder.prefill(rows)
+    return _greedy(decoder, 8)
+
+
+SESSIONS = {"conversation": conversation, "past the end": past_the_end, "ragged": ragged}
+
+
+def _random(decoder: Decoder, n: int, seed: int) -> Any:
+    from profiling.gate.oracle import random_stream
+
+    stream = random_stream(decoder.model.config.vocab_size, decoder.batch, n, seed + 11)
+    return stream.to(decoder.token.device)
+
+
+def _greedy(decoder: Decoder, n: int) -> list[int]:
+    said = []
+    for _ in range(n):
+        said.append(int(decoder.token[0, 0]))
+        decoder.advance()
+    return said
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+
+def difference(right: list[int] | str, broken: list[int] | str) -> tuple[str, str]:
+    """The two texts around their first difference, as token ids."""
+    if isinstance(right, str) or isinstance(broken, str):
+        return tuple(_shortened(text) for text in (right, broken))  # type: ignore[return-value]
+    first = next((i for i, pair in enumerate(zip(right, broken, strict=True)) if pair[0] != pair[1]), None)
+    if first is None:
+        return _ids(right[:WINDOW]), NOTHING
+    start = max(0, first - 1)
+    return _ids(right[start : start + WINDOW]), _ids(broken[start : start + WINDOW])
+
+
+def _ids(tokens: list[int]) -> str:
+    return " ".join(map(str, tokens))
+
+
+def _shortened(text: list[int] | str) -> str:
+    return text.partition(":")[0] if isinstance(text, str) else _ids(text[:WINDOW])
+
+
+def outcome(findings: Sequence[Finding]) -> Outcome:
+    """Two tables (text; checks), and the articles' sentences with the rule that decides each."""
+    holes = [f.fault for f in findings if not f.caught_by]
+    crashed = [f.fault for f in findings if f.crashed]
+    past_greedy = [f.fault for f in findings if f.caught_by and "greedy" not in f.caught_by]
+    n = len(findings)
+    text = Shown(
+        "Text of the right and the broken decoder (token ids), where they part",
+        ("fault", "right", "broken"),
+        [(f.fault, *difference(f.right, f.broken)) for f in findings],
+        text_columns=3,
+    )
+    checks = Shown(
+        "What catches it: checks of the gate that fail on the broken decoder",
+        ("fault", "from", "checks", "first that fails"),
+        [(f.fault, f.source, str(len(f.caught_by)), next(iter(f.caught_by), "HOLE")) for f in findings],
+        text_columns=4,
+    )
+    statements = [
+        Check("faults.silent", f"{n - len(crashed)} of {n} silent", ", ".join(crashed), not crashed),
+        Check(
+            "faults.caught",
+            f"{n - len(holes)} of {n} caught",
+            f"holes of the gate: {', '.join(holes)}" if holes else "",
+            not holes,
+        ),
+        *_single_statements({f.fault: f for f in findings}),
+    ]
+    notes = [
+        f"{len(past_greedy)} of {n} pass the greedy tokens of one prompt and are caught by another check: "
+        + (", ".join(past_greedy) or "none"),
+        "the text is a conversation's: prompt, text, three tokens at once, rewind, second prompt",
+    ]
+    what = f"{n - len(holes)} of {n} silent bugs are caught by the gate"
+    return Outcome(what, statements, [], [text, checks], None, notes)
+
+
+def _single_statements(by_name: dict[str, Finding]) -> list[Check]:
+    """Sentences of the articles about one bug each, where it was injected."""
+    checks = []
+    order, position = by_name.get("new before old"), by_name.get("position starts at 0")
+    if order:
+        missed = "greedy" not in order.caught_by and bool(order.caught_by)
+        checks.append(
+            Check("faults.missed", "greedy passes, chunks fail" if missed else "all fail", "", missed)
+        )
+    if position:
+        differs = position.right != position.broken
+        checks.append(Check("faults.position", "the text differs" if differs else "same text", "", differs))
+    if past := by_name.get("positions wrap past the context"):
+        refused = isinstance(past.right, str) and isinstance(past.broken, list)
+        checks.append(Check("faults.past", "refused" if refused else "accepted", "", refused))
+    if other := by_name.get("another requests cache"):
+        leaks = other.right != other.broken
+        checks.append(Check("faults.leak", "the text differs" if leaks else "same text", "", leaks))
+    return checks
+
+
+if __name__ == "__main__":
+    _cli.run(main)

@@ -1,0 +1,107 @@
+"""Narrow caches store what they say, pass the gate at every precision, and a wrong one does not."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from profiling.expect import floor_bytes
+from profiling.gate import Gate
+from profiling.memory import decoder_bytes, storage_bytes
+from tests.conftest import CONFIGS
+from variants.decoder import Decoder
+from variants.kv import KV_ROUNDING, NarrowCache, as_stored, kv_element_bytes
+from variants.ladder import ladder
+from variants.model import random_model
+from variants.spec import Variant
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", ["paged", "kv-bf16", "kv-int8"])
+@pytest.mark.parametrize("config", list(CONFIGS))
+def test_the_rungs_pass_the_gate_at_every_precision(name: str, precision: str, config: str) -> None:
+    if name not in ladder(precision):
+        pytest.skip("stored so at this precision anyway")
+    model = random_model(CONFIGS[config], 1, getattr(torch, precision))
+    result = Gate(model, precision, steps=12, forced=16).check(Decoder(ladder(precision)[name], model))
+    assert (result.status, result.reason) == ("pass", "")
+    assert (result.drift is not None) == (name != "paged")
+
+
+@pytest.mark.parametrize("kv", list(KV_ROUNDING))
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
+def test_what_is_stored_comes_back_within_its_rounding(kv: str, scale: float) -> None:
+    x = scale * torch.randn(2, 3, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    error = (as_stored(x, kv) - x).abs()
+    largest = x.abs().amax(dim=-1, keepdim=True)
+    assert (error <= (largest / 253 if kv == "int8" else x.abs() * 2.0**-8)).all()
+
+
+def test_every_head_and_token_has_its_own_scale() -> None:
+    """A loud head or token must not cost a quiet one its digits."""
+    x = torch.randn(1, 3, 4, 8, generator=torch.Generator().manual_seed(0))
+    loudness = (
+        torch.tensor([1e-3, 1.0, 1e3])[None, :, None, None] * torch.tensor([1.0, 50.0, 1.0, 1e4])[:, None]
+    )
+    back = as_stored(x * loudness, "int8") / loudness
+    assert (back - x).abs().max() < x.abs().max() / 250
+    assert (as_stored(torch.zeros(1, 1, 1, 8), "int8") == 0).all()
+
+
+@pytest.mark.parametrize("name", ["kv-bf16", "kv-int8", "sdpa", "paged"])
+def test_bytes_by_formula_are_those_of_the_tensors(tiny, name: str) -> None:
+    decoder = Decoder(ladder()[name], tiny, batch=2, capacity=48)
+    decoder.prefill(torch.zeros(2, 48, dtype=torch.int64))
+    held = decoder_bytes(decoder)
+    table = decoder.cache.buffers()[-1].nbytes if name == "paged" else 0
+    scratch = 2 * 2 * 16 * 48 * 4 if name == "paged" else 0  # layers, K and V, a block, width, float32
+    assert held["cache_bytes"] - table - scratch == held["cache_formula_bytes"]
+    narrow, wide = (floor_bytes(decoder, n) for n in (0, 10))
+    per_value = kv_element_bytes(decoder.variant.kv, tiny.config, 4)
+    assert wide - narrow == 10 * 2 * 2 * 2 * 48 * per_value
+
+
+@pytest.mark.parametrize("name", ["sdpa", "bf16", "int8"])
+@pytest.mark.parametrize("config", list(CONFIGS))
+def test_the_floor_at_no_context_is_what_the_step_reads_of_the_weights(config: str, name: str) -> None:
+    """Every parameter and scale, of the position table one row, of an unshared token table a row each."""
+    model = random_model(CONFIGS[config], 1)
+    decoder = Decoder(ladder()[name], model, batch=2)
+    converted = decoder.model
+    tensors = [*converted.parameters(), *converted.buffers()]
+    row = converted.wpe.weight[0].nbytes
+    read = storage_bytes(tensors) - converted.wpe.weight.nbytes + row
+    if converted.lm_head.weight is not converted.wte.weight:
+        read += 2 * row - converted.wte.weight.nbytes
+    assert floor_bytes(decoder, 0) == read
+
+
+def test_a_scale_of_another_token_is_caught(tiny) -> None:
+    decoder = Decoder(ladder()["kv-int8"], tiny)
+    cache = decoder.cache
+    assert isinstance(cache, NarrowCache)
+    append = cache.append
+
+    def shifted(layer, k, v, where):
+        append(layer, k, v, where)
+        for _, scale in cache.stored[layer]:
+            scale[:, :, 1:] = scale[:, :, :-1].clone()
+        return cache.contents(layer, cache.slots)
+
+    cache.append = shifted  # type: ignore[method-assign]
+    result = Gate(tiny, "float32", steps=8, forced=14).check_only(decoder, "forced")
+    assert result.status == "fail"
+
+
+@pytest.mark.parametrize(
+    ("slots", "words"),
+    [
+        ({"cache": "paged", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
+        ({"cache": "concat", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
+        ({"cache": "paged", "body": "one launch"}, "body 'one launch' reads a static cache"),
+        ({"cache": "static", "kv": "int8", "body": "one launch"}, "body 'one launch' reads a static cache"),
+    ],
+)
+def test_pairs_that_are_not_written_are_refused(slots: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Variant("impossible", "nothing", **slots)
