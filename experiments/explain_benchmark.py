@@ -86,7 +86,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 def write_copies(source: Path, path: Path, copies: int) -> int:
     """Write `copies` of a trace, shifted in time and with correlation ids of their own; returns its "
     "size in bytes."""
-    from profiling.trace.read import metadata, open_source, pieces
+    from profiling.trace.read import metadata, pieces
+    from profiling.trace.source import open_source
 
     opened = open_source(source)
     events = [e for piece in pieces(opened) for e in piece if isinstance(e, dict)]

@@ -15,7 +15,7 @@ import orjson
 from profiling.attribution import HOST, Attribution, attribute
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.devices import SPLIT
-from profiling.trace.read import open_source
+from profiling.trace.source import open_source
 
 CATEGORY = "decode_floor"
 PROCESS = "decode-floor"

@@ -12,7 +12,8 @@ from typing import Any
 import pandas as pd
 
 from profiling.trace import devices, hostops
-from profiling.trace.read import metadata, open_source, pieces
+from profiling.trace.read import metadata, pieces
+from profiling.trace.source import open_source
 from profiling.trace.table import Builder
 
 

@@ -16,7 +16,8 @@ from typing import Any
 import orjson
 
 from profiling.trace.names import ENGINE_STEP, NOT_STEPS, PROFILER_STEP, PYTHON_CATEGORIES
-from profiling.trace.read import metadata, open_source, pieces
+from profiling.trace.read import metadata, pieces
+from profiling.trace.source import open_source
 from variants.errors import UserError
 
 KEPT_ARGS = ("correlation", "device", "stream")

@@ -17,7 +17,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from profiling.trace.names import CALL_CATEGORY, DEVICE_CATEGORIES
-from profiling.trace.read import Source
+from profiling.trace.source import Source
 
 Int = npt.NDArray[np.int64]
 _LIMIT_US = 9.0e15
