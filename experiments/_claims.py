@@ -18,7 +18,7 @@ def measured(key: str, value: float, pattern: str = "{:.3g}", why: str = "") -> 
     printed = re.search(r"[\d.,]+", PUBLISHED[key].value)
     assert printed is not None
     ratio = value / float(printed.group().replace(",", ""))
-    apart = f"{ratio:.2g} times the published"
+    apart = f"{ratio:,.0f} times the published" if ratio >= 10 else f"{ratio:.2g} times the published"
     return Check(key, pattern.format(value), f"{apart}: {why}" if why else apart, abs(ratio - 1) <= TOLERANCE)
 
 

@@ -37,9 +37,10 @@ def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: O
     from reports.experiment import build
 
     checks = [*outcome.statements, *outcome.figures]
+    question = " ".join(doc.partition("\n\n")[0].removeprefix("Question: ").split())
     run.data["claims"] = _claims.rows(checks)
     run.data["shown"] = {
-        "question": " ".join(doc.partition("\n\n")[0].removeprefix("Question: ").split()),
+        "question": question[:1].upper() + question[1:],
         "verdict": outcome.verdict,
         "tables": outcome.tables,
         "curves": outcome.curves,

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullLocator
 
@@ -64,7 +65,7 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> Table:
     cells = [
         (*(str(row[c]) for c in CLAIM_COLUMNS[:4]), words[row["holds"]], str(row["why"])) for row in rows
     ]
-    return Table(CLAIM_COLUMNS, cells, text_columns=2)
+    return Table(CLAIM_COLUMNS, cells, text_columns=len(CLAIM_COLUMNS))
 
 
 def _title(data: dict[str, Any]) -> str:
@@ -89,10 +90,17 @@ def draw(curves: Curves) -> Drawing:
         axes.xaxis.set_minor_locator(NullLocator())
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _minor(axes, value)))
     axes.set_xlabel(f"{curves.x} (log)" if curves.log_x else curves.x)
     axes.set_ylabel(f"{curves.y} (log)" if curves.log_y else curves.y)
-    figure.legend(loc="outside upper center", ncols=3, fontsize=8.5)
+    figure.legend(loc="outside upper center", ncols=5, fontsize=8.5)
     return figure
+
+
+def _minor(axes: Axes, value: float) -> str:
+    """On a logarithmic axis shorter than two decades 2 and 5 get a number too."""
+    low, high = axes.get_ylim()
+    return f"{value:,.10g}" if high / low < 100 and f"{value:e}"[0] in "25" else ""
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,0 +1,314 @@
+"""The articles' measuring experiments: what they write, that counts agree, and how they refuse."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from experiments import _claims, _cli, articles, batch, context, memory, throughput
+from experiments._published import PUBLISHED, Check
+from profiling import roofline, work
+from profiling.batches import add_batches
+from profiling.footprint import cache_bytes, mask_bytes
+from profiling.generations import Loops
+from profiling.record import RunFolder
+from profiling.runner import Runner
+from profiling.work import kv_bytes_per_token
+from profiling.workload import Workload
+from reports import experiment as report
+from variants.config import PRESETS
+from variants.errors import UserError
+from variants.ladder import ladder
+from variants.model import GPT, random_model
+
+ROOT = Path(__file__).parent.parent
+TINY = ["--model", "tiny", "--quick", "--quiet"]
+MEASURING = {
+    "throughput": (throughput, ["--new", "4,12"]),
+    "context": (context, ["--context", "6,20", "--rounds", "3"]),
+    "memory": (memory, ["--context", "5,64"]),
+    "batch": (batch, ["--batches", "2,5", "--prompts", "4,20", "--rounds", "2"]),
+}
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
+    """Every experiment once, on the tiny model."""
+    folders = {}
+    for name, (module, flags) in MEASURING.items():
+        out = tmp_path_factory.mktemp(name)
+        assert module.main([*TINY, *flags, "--out", str(out)]) == 0
+        (path,) = out.iterdir()
+        folders[name] = RunFolder.load(path)
+    return folders
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_a_run_is_complete_and_reported(ran: dict[str, RunFolder], name: str) -> None:
+    run = ran[name]
+    assert run.data["status"] == "complete" and run.data["experiment"] == name
+    assert run.data["warnings"] == []
+    text = (run.path / "report.md").read_text(encoding="utf-8")
+    assert run.data["shown"]["verdict"] in text and f"figures/{name}.png" in text
+    assert (run.path / "figures" / f"{name}.png").stat().st_size > 1000
+    assert "?" in run.data["shown"]["question"]
+    assert run.data["shown"]["verdict"].startswith("Claim ")
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_claims_are_rows_of_published_figures(ran: dict[str, RunFolder], name: str) -> None:
+    rows = ran[name].data["claims"]
+    assert rows and len({row["key"] for row in rows}) == len(rows)
+    for row in rows:
+        figure = PUBLISHED[row["key"]]
+        assert (row["article"], row["claim"], row["published"]) == (
+            figure.article,
+            figure.claim,
+            figure.value,
+        )
+        assert figure.hardware and isinstance(row["holds"], bool) and row["here"] and row["why"]
+
+
+@pytest.mark.parametrize("name", MEASURING)
+def test_the_report_can_be_made_again_from_the_folder(ran: dict[str, RunFolder], name: str) -> None:
+    path = ran[name].path
+    before = (path / "report.md").read_text(encoding="utf-8")
+    (path / "report.md").unlink()
+    assert report.main([str(path)]) == 0
+    assert (path / "report.md").read_text(encoding="utf-8") == before
+
+
+def test_the_loops_count_what_the_formula_says(ran: dict[str, RunFolder]) -> None:
+    record = ran["throughput"].data
+    assert set(record["counted"]) == {"naive", "cat"}
+    loops = Loops(record, PRESETS["tiny"])
+    for name, counted in record["counted"].items():
+        expected = loops.work(name, counted["new"])
+        assert (counted["tokens"], counted["macs"]) == (
+            expected.tokens,
+            work.macs(PRESETS["tiny"], expected),
+        )
+    assert record["counted"]["naive"]["tokens"] == sum(range(10, 14))
+    assert record["counted"]["cat"]["tokens"] == 10 + 3
+
+
+def test_one_loop_gives_all_shorter_ones() -> None:
+    record = {
+        "variants": {"naive": {}, "cat": {}},
+        "workload": {"prompt": 10, "batch": 2},
+        "new": [1, 3],
+        "generations": [
+            {"variant": name, "prompt": 10, "tokens_ms": [base, base / 2, base / 2]}
+            for name, base in (("naive", 400.0), ("cat", 100.0), ("cat", 300.0), ("cat", 200.0))
+        ],
+    }
+    loops = Loops(record, PRESETS["tiny"])
+    assert loops.seconds("cat", 10, 1) == pytest.approx(0.2)  # the median round
+    assert loops.rate("cat", 3) == pytest.approx(2 * 3 / 0.4)
+    assert loops.speedup(1) == pytest.approx(2.0)
+    flops = 2 * work.macs(PRESETS["tiny"], work.naive_loop(10, 3))
+    assert loops.flop_rate("naive", 3) == pytest.approx(2 * flops / 0.8)
+
+
+def test_every_context_is_timed_after_the_proof(ran: dict[str, RunFolder]) -> None:
+    record = ran["context"].data
+    assert {entry["status"] for entry in record["variants"].values()} == {"proven"}
+    assert {(s["variant"], s["context"]) for s in record["samples"]} >= {
+        (name, n) for name in ("naive", "cat", "static", "sdpa") for n in (6, 20)
+    }
+    titles = [table["title"] for table in record["shown"]["tables"]]
+    assert len(titles) == 3 and "peak" in titles[1] and "95 %" in titles[2]
+
+
+def test_a_variant_that_is_not_proven_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from variants import attention
+
+    broken = attention.ATTENTIONS["fused"]
+    monkeypatch.setitem(attention.ATTENTIONS, "fused", lambda q, k, v, visible: broken(q, k, v, ~visible))
+    flags = ["--context", "6,20", "--rounds", "2", "--out", str(tmp_path)]
+    assert context.main([*TINY, *flags]) == 0
+    (path,) = tmp_path.iterdir()
+    record = RunFolder.load(path).data
+    assert record["variants"]["sdpa"]["status"] == "failed"
+    assert "sdpa" not in {sample["variant"] for sample in record["samples"]}
+    assert any(warning.startswith("sdpa: failed") for warning in record["warnings"])
+
+
+@pytest.mark.parametrize("name", ["cat", "static", "sdpa"])
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_tensors_hold_what_the_formula_says(model: GPT, name: str, rows: int) -> None:
+    variant, config = ladder()[name], model.config
+    for n in (2, 17, config.n_ctx):
+        held = config.n_ctx if variant.fixed_shape else n
+        sizes = cache_bytes(variant, model, rows, n)
+        assert sizes["tensors"] == kv_bytes_per_token(config, 4) * held * rows
+        assert sizes["requested"] is None and sizes["allocated"] is None
+
+
+def test_mask_buffers_of_gpt2_are_the_articles() -> None:
+    sizes = mask_bytes(PRESETS["gpt2"], torch.device("cpu"))
+    assert sizes["per-layer float32"] == 48 * 2**20
+    assert sizes["shared bool"] == 2**20
+
+
+@pytest.mark.gpu
+def test_the_allocator_counts_the_cache_exactly_after_a_warm_up() -> None:
+    cuda = random_model(PRESETS["tiny"], device="cuda")
+    cache_bytes(ladder()["cat"], cuda, 1, 8)
+    for n in (8, 33, 64):
+        assert cache_bytes(ladder()["cat"], cuda, 1, n)["requested"] == kv_bytes_per_token(cuda.config, 4) * n
+
+
+def test_every_batch_is_proven_and_predicted(ran: dict[str, RunFolder]) -> None:
+    record = ran["batch"].data
+    assert list(record["batches"]) == ["1", "2", "5"]
+    for n, entry in record["batches"].items():
+        assert entry["status"] == "proven" and entry["prediction"]["bytes"] > 0
+        assert n == "1" or entry["gate"]["status"] == "pass"
+    assert {s["batch"] for s in record["samples"]} == {1, 2, 5}
+    assert {p["prompt"] for p in record["prefills"]} == {4, 20}
+
+
+def test_a_batch_beyond_memory_is_left_out_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from profiling import batches
+
+    run = RunFolder.create(tmp_path, "batch", "cpu")
+    workload = Workload(contexts=(6,), gate_steps=2, prompt=1)
+    runner = Runner(run, workload, random_model(PRESETS["tiny"]), [ladder()["sdpa"]])
+    runner.record["ceilings"] = {"read_gb_per_s": 10.0, "matmul_flop_per_s": 1e10}
+    runner.prove(brief=True)
+    permitted = batches.needed_bytes(runner, 2, 64)
+    monkeypatch.setattr(batches, "free_bytes", lambda device: permitted)
+    add_batches(runner, runner.subjects[0], [2, 3], 6, 64)
+    assert runner.record["batches"]["2"]["status"] == "proven"
+    assert runner.record["batches"]["3"] == {"status": "left out", "reason": "memory does not permit it"}
+    assert [subject.decoder.batch for subject in runner.subjects] == [1, 2]
+
+
+def test_compute_takes_over_where_both_times_are_equal() -> None:
+    config, n, read, flops = PRESETS["gpt2"], 100, 30e9, 100e9
+    at = roofline.takeover(config, n, 4, read, flops)
+    assert at is not None
+    memory_s = (work.weights_read_bytes(config, 4) + at * n * kv_bytes_per_token(config, 4)) / read
+    assert memory_s == pytest.approx(at * 2 * work.step_macs(config, n) / flops)
+    assert roofline.takeover(config, 1000, 4, 1e9, 1e15) is None  # the cache alone takes longer
+
+
+@pytest.mark.parametrize(
+    ("module", "flags", "message"),
+    [
+        (throughput, ["--new", "0,4"], "--new must be between 1 and 54"),
+        (throughput, ["--new", "60"], "--new must be between 1 and 54"),
+        (throughput, ["--context", "3,4"], "one number"),
+        (throughput, ["--variant", "nonsense"], "unknown variant nonsense"),
+        (throughput, ["--batch", "0"], "--batch must be at least 1"),
+        (context, ["--context", "10"], "at least two contexts"),
+        (context, ["--context", "10,60"], "beyond what this model allows"),
+        (context, ["--variant", "cudagraph"], "needs a CUDA device"),
+        (context, ["--rounds", "0"], "--rounds must be at least 1"),
+        (context, ["--precision", "float12"], "expected one of"),
+        (memory, ["--context", "1"], "between 2 and 64"),
+        (memory, ["--context", "65"], "between 2 and 64"),
+        (memory, ["--batch", "0"], "--batch must be at least 1"),
+        (batch, ["--batch", "4"], "--batches"),
+        (batch, ["--batches", "0,2"], "--batches must be at least 1"),
+        (batch, ["--prompts", "100"], "--prompts must be between 1 and 58"),
+        (batch, ["--variant", "naive"], "a rung with a cache"),
+        (batch, ["--variant", "int8"], "--precision"),
+        (articles, ["--only", "floor"], "--only floor"),
+        (articles, ["--full"], "exclude each other"),
+        (articles, ["--rounds", "3"], "--rounds is for the single experiments"),
+    ],
+)
+def test_bad_input_is_one_line_and_writes_nothing(
+    tmp_path: Path, module: ModuleType, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "cudagraph" in flags and torch.cuda.is_available():
+        pytest.skip("there is a CUDA device")
+    with pytest.raises(SystemExit) as stopped:
+        _cli.run(module.main, [*TINY, *flags, "--out", str(tmp_path / "runs")])
+    error = capsys.readouterr().err
+    assert stopped.value.code == 2
+    assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1
+    assert not (tmp_path / "runs").exists()
+
+
+def test_measured_figures_hold_within_a_tenth() -> None:
+    assert _claims.measured("step.naive.10", 5.3).holds
+    assert not _claims.measured("step.naive.10", 5.5).holds
+    far = _claims.measured("generate.naive", 146.6, "{:.1f} s", "another machine")
+    assert (far.here, far.holds, far.why) == ("146.6 s", False, "10 times the published: another machine")
+    assert _claims.measured("memory.workspace", 8_519_680).holds
+    assert Check("throughput.flat", "whatever", by_rule=True).holds
+    assert not Check("tokens.cached", "522", by_rule=False).holds
+
+
+def test_all_claims_stand_in_the_merged_table_once() -> None:
+    rows = _claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
+    done = [articles.Done("work", {"claims": rows}, None), articles.Done("batch", {}, None, "boom")]
+    merged = articles.merged(done)
+    assert sorted(row["key"] for row in merged) == sorted(PUBLISHED)
+    by_key = {row["key"]: row for row in merged}
+    assert by_key["tokens.cached"]["holds"] is True and by_key["toy.ratio"]["holds"] is False
+    assert by_key["step.naive.10"]["holds"] is None and by_key["tokens.cached"]["experiment"] == "work"
+    assert articles.counts(merged) == {
+        "figures": len(PUBLISHED),
+        "hold": 1,
+        "differ": 1,
+        "not_measured": len(PUBLISHED) - 2,
+    }
+    assert done[1].verdict == "failed: boom"
+
+
+def test_articles_runs_experiments_and_reports_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--model", "tiny", "--only", "sizing,memory", "--json", "--out", str(tmp_path)]
+    assert articles.main(flags) == 0
+    result: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert list(result["experiments"]) == ["sizing", "memory"]
+    text = (Path(result["run"]) / "report.md").read_text(encoding="utf-8")
+    assert "| 4 | one request of 4,096 tokens | 2 GiB | 2 GiB | yes |" in text
+    assert "figures/memory.png" in text and "not measured" in text
+    assert len(list((Path(result["run"]) / "runs").iterdir())) == 2
+
+
+def test_articles_says_what_failed_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", str(tmp_path / "none"), "--only", "sizing,memory", "--out", str(tmp_path / "runs")]
+    assert articles.main([*flags, "--quiet", "--json"]) == 1
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert "neither a folder" in result["experiments"]["memory"]["failure"]
+    assert result["experiments"]["sizing"]["failure"] == ""
+
+
+def test_the_report_needs_a_finished_experiment(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "context", "cpu")
+    with pytest.raises(UserError, match="did not finish"):
+        report.build(run.path)
+    with pytest.raises(UserError):
+        report.build(tmp_path)
+
+
+@pytest.mark.parametrize("name", [*MEASURING, "generate", "articles"])
+def test_help_shows_examples_without_torch(name: str) -> None:
+    code = (
+        "import sys; sys.modules['torch'] = None; sys.argv = ['x', '--help']; "
+        f"import runpy; runpy.run_module('experiments.{name}', run_name='__main__')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0 and "examples:" in done.stdout, done.stderr
+
+
+def test_a_config_that_is_not_the_articles_compares_no_figures(ran: dict[str, RunFolder]) -> None:
+    """Times of GPT-2 small say nothing about another model: only the sentences are judged."""
+    for name in ("throughput", "context"):
+        assert len(ran[name].data["claims"]) == 4
