@@ -1,4 +1,4 @@
-"""How the events of a trace file are read: whole or broken, in pieces of a MB.
+"""How the events of a trace file are read: whole or broken, in small pieces.
 
 The events are parsed piece by piece, so peak memory stays near the size of the text. A piece is cut at a
 `},{` and accepted only if it parses: a cut inside a string or a nested value leaves quotes or brackets
@@ -18,7 +18,7 @@ import orjson
 from profiling.trace.mend import faults, loads_or_none, mend
 from profiling.trace.source import LONG_TS, Source
 
-PIECE_BYTES = 1 << 20
+PIECE_BYTES = 1 << 18
 """Small enough for its objects to stay in the cache: larger pieces parse more slowly."""
 MOST_EXTENSIONS = 50
 """How often a piece that was cut in the wrong place is made longer before it counts as broken."""

@@ -145,31 +145,34 @@ def _outermost(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _finish(trace: Trace, rows: pd.DataFrame, source: str) -> Steps:
-    """One thread's outermost windows, with notes on every window and launch that they leave out."""
+    """Each thread's outermost windows, with notes on every window and launch that they leave out."""
     notes = []
-    if rows["thread"].nunique() > 1:
-        launches = _launch_starts(trace)
-        held = {
-            t: _share_inside(launches, _outermost(g)) if len(launches) else len(g)
-            for t, g in rows.groupby("thread")
-        }
-        main = max(held, key=lambda t: held[t])
-        others = int((rows["thread"] != main).sum())
-        alone = _outermost(rows)
-        if set(alone["thread"]) == {main} or len(alone) == len(rows):
-            rows = rows if len(alone) == len(rows) else rows[rows["thread"] == main]
-        else:
-            rows = rows[rows["thread"] == main]
-            notes.append(f"{others} step marks on other threads overlap these and are left out")
-    table = _outermost(rows)
-    if len(table) < len(rows):
-        notes.append(f"{len(rows) - len(table)} annotations inside another step's are counted as that step")
+    alone = pd.concat([_outermost(group) for _, group in rows.groupby("thread")])
+    if len(alone) < len(rows):
+        notes.append(f"{len(rows) - len(alone)} annotations inside another step's are counted as that step")
+    if len(_outermost(alone)) < len(alone):
+        main = _busiest_thread(trace, alone)
+        others = int((alone["thread"] != main).sum())
+        alone = alone[alone["thread"] == main]
+        notes.append(f"{others} step marks on other threads overlap these and are left out")
+    table = _outermost(alone)
     calls = trace.calls
     launches = calls.loc[calls["kind"].isin(["kernel", "graph"]), "start_ns"].to_numpy()
     outside = len(launches) - round(_share_inside(launches, table) * len(launches)) if len(launches) else 0
     if outside:
         notes.append(f"{outside} of {len(launches)} kernel and graph launches lie outside every step")
     return Steps(table[_COLUMNS].reset_index(drop=True), source, notes)
+
+
+def _busiest_thread(trace: Trace, rows: pd.DataFrame) -> int:
+    """The thread whose windows hold the most launches (without launches: ops; without ops: windows)."""
+    starts = _launch_starts(trace)
+    held = {
+        thread: (_share_inside(starts, rows[rows["thread"] == thread]) if len(starts) else 0.0)
+        for thread in rows["thread"].unique().tolist()
+    }
+    busiest: int = max(held, key=lambda thread: (held[thread], int((rows["thread"] == thread).sum())))
+    return busiest
 
 
 def _by_repetition(trace: Trace) -> Steps | None:
