@@ -1,0 +1,187 @@
+"""Question: why may keys and values be kept at all, and what happens to a cache without the causal mask?
+
+Claim (articles 2 and 3): with the mask a new token changes no earlier attention row, exactly 0; without it,
+or with a layer that mixes positions (a norm over the sequence), all earlier states change, cached logits
+drift from recomputed ones and the argmax flips. With it, cached and naive logits agree in float64.
+
+Random models get blocks at the scale 1/sqrt(width), so that attention matters at any width. The articles'
+numbers come from random weights of their own: what does not depend on them is reproduced, the rest compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from experiments import _cli
+from experiments._outcome import Outcome, conclude
+from experiments._published import Check
+from reports.shown import Curves, Shown
+from variants.config import PRESETS, GPTConfig
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from experiments._purity import Purity
+
+EXAMPLES = ("", "--quick", "--model gpt2 --context 4,16,64")
+PROMPT, NEW = 4, 12  # the third article's
+CONTEXTS = (4, 8, 16, 32, 64, 128, 256, 512)
+NEAR_ROUNDING = 1e-13  # float64, logits of order 1
+WORDS = {"causal": "causal mask", "unmasked": "no mask", "norm": "norm over the sequence"}
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.common_parser("experiments.purity", __doc__ or "", EXAMPLES)
+    parser.set_defaults(model="tiny", precision="float64")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    from experiments._demo import attentive
+    from experiments._measured import model_on_device
+    from experiments._purity import agreement, measure
+    from profiling.environment import environment
+    from profiling.record import RunFolder
+
+    model, device = model_on_device(arguments)
+    contexts = _contexts(arguments, model.config)
+    if arguments.model in PRESETS:
+        model = attentive(model)
+    run = RunFolder.create(arguments.out, "purity", device.type)
+    found = {kind: [measure(model, kind, n, arguments.seed) for n in contexts] for kind in WORDS}
+    new = min(NEW, model.config.n_ctx - PROMPT)
+    rungs = agreement(model, arguments.precision, PROMPT, new, arguments.seed)
+    run.data |= {
+        "environment": environment(device),
+        "model": {"name": arguments.model, "precision": arguments.precision, **asdict(model.config)},
+        "purity": {kind: [asdict(row) for row in rows] for kind, rows in found.items()},
+        "agreement": rungs,
+    }
+    return conclude(arguments, __doc__ or "", run, outcome(found, rungs, arguments.precision))
+
+
+def _contexts(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
+    """Tokens before the appended one."""
+    limit = config.n_ctx - 1
+    default = CONTEXTS[:3] if arguments.quick else CONTEXTS
+    contexts = sorted(set(arguments.context or [n for n in default if n <= limit]))
+    if contexts[0] < 2 or contexts[-1] > limit:
+        raise UserError(f"--context must be between 2 and {limit}: one token is appended to it")
+    if arguments.batch != 1:
+        raise UserError(f"--batch {arguments.batch}: this compares two passes over one text, so 1")
+    return contexts
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+
+def outcome(found: dict[str, list[Purity]], rungs: dict[str, dict[str, Any]], precision: str) -> Outcome:
+    tables = [_rows_table(found), _changes_table(found), _agreement_table(rungs, precision)]
+    causal, unmasked, norm = (found[kind] for kind in WORDS)
+    lines = {
+        WORDS[kind]: [(float(r.context), r.drift) for r in rows if r.drift > 0]
+        for kind, rows in found.items()
+    }
+    curves = Curves(
+        "Largest difference of cached and recomputed logits after one more token.",
+        "tokens before the appended one",
+        "max |cached - recomputed|",
+        {name: points for name, points in lines.items() if points},
+    )
+    statements = [*_mask_statements(causal, unmasked, norm), *_agreement_statements(rungs, precision)]
+    first = unmasked[0]
+    figures = [
+        Check("purity.unmasked", f"{first.appended:.3e}", "random weights of their own", first.appended > 0),
+        Check("purity.drift", f"{first.drift:.4f}", "random weights of their own", first.drift > 1e-3),
+    ]
+    worst = max(row.drift for row in unmasked)
+    what = (
+        f"with the mask earlier rows change by {max(r.replaced for r in causal):.0e}, "
+        f"without it cached logits drift by up to {worst:.2g}"
+    )
+    notes = [
+        "replaced: another last token, so that all shapes are the same; appended: one row more, for which a "
+        "kernel may add up in another order",
+        f"weights shown are layer 0, head 0, in {precision}",
+    ]
+    return Outcome(what, statements, figures, tables, curves, notes)
+
+
+def _mask_statements(causal: list[Purity], unmasked: list[Purity], norm: list[Purity]) -> list[Check]:
+    exact, appended = max(row.replaced for row in causal), max(row.appended for row in causal)
+    shown = max(unmasked, key=lambda row: row.flips)
+    flips, texts = sum(row.flips for row in unmasked), sum(row.texts for row in unmasked)
+    mixed = min(row.replaced for row in norm)
+    return [
+        Check("purity.masked", f"{exact:.3e}", f"same shapes; another number of rows: {appended:.0e}"),
+        Check(
+            "purity.argmax",
+            f"recomputed={shown.argmax[0]}  cached={shown.argmax[1]}",
+            f"flips in {flips} of {texts} texts",
+            flips > 0,
+        ),
+        Check("purity.norm", f"by {mixed:.1e} or more", "smallest over the contexts", mixed > 0),
+    ]
+
+
+def _agreement_statements(rungs: dict[str, dict[str, Any]], precision: str) -> list[Check]:
+    same = all(rung["same_tokens"] for rung in rungs.values())
+    worst = max(rung["max"] for rung in rungs.values())
+    near = precision == "float64" and worst < NEAR_ROUNDING
+    why = "" if precision == "float64" else f"in {precision}"
+    return [
+        Check("purity.tokens", f"same token sequence? {same}"),
+        Check(
+            "purity.float64",
+            f"{worst:.3e}",
+            why or f"random weights of their own; {NEAR_ROUNDING} at most",
+            near,
+        ),
+    ]
+
+
+def _rows_table(found: dict[str, list[Purity]]) -> Shown:
+    """The article's picture: attention weights before and after a fifth token."""
+    rows = []
+    for kind in ("causal", "unmasked"):
+        first = found[kind][0]
+        for i, (before, after) in enumerate(zip(first.before, first.after, strict=False)):
+            rows.append((WORDS[kind] if i == 0 else "", _weights(before), _weights(after)))
+    n = min(found["causal"][0].context, 4)
+    title = f"Attention rows before and after one more token (first {n} rows, {n} and {n + 1} columns)"
+    return Shown(title, ("", "before", "after"), rows, text_columns=3)
+
+
+def _weights(row: Sequence[float]) -> str:
+    return " ".join(f"{weight:.3f}" for weight in row)
+
+
+def _changes_table(found: dict[str, list[Purity]]) -> Shown:
+    rows = [
+        (
+            WORDS[kind],
+            str(row.context),
+            f"{row.appended:.1e}",
+            f"{row.replaced:.1e}",
+            f"{row.drift:.1e}",
+            f"{row.flips}/{row.texts}",
+        )
+        for kind, of_kind in found.items()
+        for row in of_kind
+    ]
+    columns = ("model", "context", "appended", "replaced", "logits", "argmax flips")
+    title = "Max change of earlier states; cached against recomputed logits, and texts whose argmax flips"
+    return Shown(title, columns, rows)
+
+
+def _agreement_table(rungs: dict[str, dict[str, Any]], precision: str) -> Shown:
+    rows = [(name, f"{r['max']:.3e}", "yes" if r["same_tokens"] else "no") for name, r in rungs.items()]
+    title = f"Cached against naive, {precision}, the same greedy tokens fed to both"
+    return Shown(title, ("rung", "max |difference|", "same tokens"), rows)
+
+
+if __name__ == "__main__":
+    _cli.run(main)

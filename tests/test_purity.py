@@ -1,0 +1,85 @@
+"""The mask is the licence for the cache: exact with it, broken without it, and the experiment says so."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from experiments import purity
+from experiments._demo import attentive
+from experiments._published import PUBLISHED
+from experiments._purity import SequenceNorm, agreement, measure, run
+from tests.conftest import CONFIGS
+from variants.decoder import Decoder
+from variants.errors import UserError
+from variants.ladder import ladder
+from variants.model import random_model
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def toy(request: pytest.FixtureRequest):
+    return attentive(random_model(CONFIGS[request.param], 1, torch.float64))
+
+
+@pytest.mark.parametrize("context", [2, 4, 9, 31])
+def test_with_the_mask_no_earlier_state_changes(toy, context: int) -> None:
+    found = measure(toy, "causal", context, seed=0)
+    assert found.replaced == 0.0  # the article's exact zero
+    assert found.appended < 1e-14 and found.drift < 1e-13 and found.flips == 0
+
+
+@pytest.mark.parametrize("kind", ["unmasked", "norm"])
+def test_without_the_licence_earlier_states_change(toy, kind: str) -> None:
+    found = measure(toy, kind, 4, seed=0)
+    assert found.appended > 1e-4 and found.replaced > 1e-4
+    if kind == "norm" or toy.config.n_layer > 1:
+        assert found.drift > 1e-4
+
+
+def test_one_layer_without_a_mask_still_has_pure_keys_and_values() -> None:
+    """Keys of layer 0 depend on their own token only: the new token's logits agree even without a mask."""
+    model = attentive(random_model(CONFIGS["one-kv-head"], 1, torch.float64))
+    assert measure(model, "unmasked", 8, seed=0).drift < 1e-13
+
+
+def test_the_pass_is_the_model(toy) -> None:
+    tokens = torch.arange(7)[None] * 5
+    whole = run(toy, tokens).logits
+    decoder = Decoder(ladder("float64")["cat"], toy)
+    assert (decoder.extend(tokens)[0] - whole).abs().max() < 1e-13
+    first = run(toy, tokens[:, :4])
+    assert (run(toy, tokens[:, 4:], first.kv).logits - whole[4:]).abs().max() < 1e-13
+
+
+def test_the_norm_over_the_sequence_is_one() -> None:
+    x = torch.randn(1, 50, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    norm = torch.nn.LayerNorm(6, dtype=torch.float64)
+    y = SequenceNorm(norm)(3 * x + 5)
+    assert y.mean(dim=1).abs().max() < 1e-12 and (y.std(dim=1, correction=0) - 1).abs().max() < 1e-3
+
+
+def test_cached_and_naive_logits_agree_in_float64_as_the_article_says() -> None:
+    model = attentive(random_model(CONFIGS["tiny"], 0, torch.float64))
+    rungs = agreement(model, "float64", 4, 12, seed=0)
+    assert {"cat", "static", "sdpa", "tape", "paged"} <= set(rungs) and "kv-int8" not in rungs
+    published = float(PUBLISHED["purity.float64"].value)
+    assert all(rung["max"] < 10 * published and rung["same_tokens"] for rung in rungs.values())
+
+
+def test_the_experiment_holds_on_the_toy_and_writes_its_folder(tmp_path, capsys) -> None:
+    assert purity.main(["--quick", "--out", str(tmp_path)]) == 0
+    out = capsys.readouterr().out
+    assert "Claim holds here" in " ".join(out.split())
+    assert max(map(len, out.splitlines())) <= 100
+    (folder,) = tmp_path.iterdir()
+    report = (folder / "report.md").read_text()
+    assert "0.000e+00" in report and (folder / "run.json").exists()
+
+
+@pytest.mark.parametrize(
+    "flags", [["--context", "1"], ["--context", "64"], ["--batch", "2"], ["--model", "nowhere"]]
+)
+def test_bad_input_is_refused(flags: list[str], tmp_path) -> None:
+    with pytest.raises(UserError):
+        purity.main([*flags, "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
