@@ -92,17 +92,21 @@ def write_copies(source: Path, path: Path, copies: int) -> int:
     opened = open_source(source)
     events = [e for piece in pieces(opened) for e in piece if isinstance(e, dict)]
     ids = [_correlation(e) for e in events]
-    times = [e["ts"] for e in events if e.get("ph") == "X" and isinstance(e.get("ts"), int | float)]
-    period = max(times) - min(times) + 100_000 if times else 0
+    spans = [(e["ts"], e["ts"] + e["dur"]) for e in events if e.get("ph") == "X" and _is_timed(e)]
+    period_us = max(end for _, end in spans) - min(start for start, _ in spans) + 10 if spans else 0
     with path.open("wb") as out:
         out.write(orjson.dumps(metadata(opened))[:-1])
         out.write(b',"traceEvents":[' if metadata(opened) else b'"traceEvents":[')
         for copy in range(copies):
             shift = copy * (max(ids, default=0) + 1)
-            lines = [_shifted(event, copy * period, shift) for event in events]
+            lines = [_shifted(event, copy * period_us, shift) for event in events]
             out.write((b",\n" if copy else b"\n") + b",\n".join(lines))
         out.write(b"]}")
     return path.stat().st_size
+
+
+def _is_timed(event: dict[str, Any]) -> bool:
+    return all(isinstance(event.get(key), int | float) for key in ("ts", "dur"))
 
 
 def _correlation(event: dict[str, Any]) -> int:
