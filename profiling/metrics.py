@@ -33,13 +33,14 @@ class Measured:
         self.record: Record = {"variants": {}, **record}  # none yet in a run that was interrupted at once
         self.width = record["model"]["n_embd"] if "model" in record else 0
         self.contexts: list[int] = list(record["workload"]["contexts"]) if "workload" in record else []
-        samples = record.get("samples", [])
-        self.samples = pd.DataFrame(
-            samples, columns=["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
-        )
-        self._rows: dict[str, dict[str, Any]] = {}
+        columns = ["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
+        samples = pd.DataFrame(record.get("samples", []), columns=columns)
+        self.samples = samples.assign(median_ms=[float(np.median(ms)) for ms in samples.steps_ms])
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
-        self.floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
+        floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
+        self.floors = floors.assign(median_ms=[float(np.median(ms)) for ms in floors.ms])
+        self._reads = dict(iter(self.floors.groupby(["bytes", "pages"])))
+        self._rows: dict[str, dict[str, Any]] = {}
         self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
 
     def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
@@ -54,12 +55,11 @@ class Measured:
 
     def steps(self, variant: str, context: int, width: int | None = None) -> pd.Series:
         """Median step of each round, ms, by round."""
-        return self.visits(variant, context, width).set_index("round").steps_ms.map(np.median)
+        return self.visits(variant, context, width).set_index("round").median_ms
 
     def reads(self, n_bytes: int, pages: str) -> pd.Series:
         """Median read of these bytes in each round, ms, by round."""
-        chosen = self.floors[(self.floors.bytes == n_bytes) & (self.floors.pages == pages)]
-        return chosen.set_index("round").ms.map(np.median)
+        return self._reads.get((n_bytes, pages), self.floors.iloc[:0]).set_index("round").median_ms
 
     def memory_floor(self, variant: str, context: int, pages: str | None = None) -> pd.Series:
         """Memory floor of a full-size variant at a context, by round; on its own page size by default."""
