@@ -84,7 +84,7 @@ def scratch(g: Geometry, device: torch.device) -> Scratch:
 
 
 def resident_programs(device: torch.device) -> int:
-    """One program per multiprocessor: its 512 threads may use up to 128 registers each and still fit."""
+    """One program per multiprocessor: whatever its 256 threads use, up to 255 registers each, it fits."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
     if not triton.knobs.runtime.interpret:

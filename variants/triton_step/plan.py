@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import NamedTuple
 
-WARPS = 8  # one program of 256 threads may use all registers of a multiprocessor, 255 each
+WARPS = 8  # a program has a multiprocessor to itself: 256 threads of up to 255 registers
 TILE_BYTES = 32 << 10  # weights of one tile: 32 registers a thread, and two tiles are in flight
 MOST_SPLITS = 16  # of the keys of one head
 BATCH_TILE = 16  # rows of a tensor-core product; a batch of 1 is summed without one

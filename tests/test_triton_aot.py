@@ -1,0 +1,82 @@
+"""What the compiler makes of the kernels, for GPUs that are not here.
+
+Compiled in a process of its own, since kernels in this one are interpreted. The default run compiles for one
+device; the slow ones for all of them, as `python -m variants.triton_step.aot` does.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+ROOT = Path(__file__).parent.parent
+KERNELS = ["qkv_kernel", "qkv_kernel1", "attend_kernel", "residual_kernel", "residual_kernel1", "up_kernel"]
+KERNELS += ["head_kernel", "one_step"]
+REGISTERS = 255  # one program of 8 warps per multiprocessor
+SHARED_BYTES = 99 << 10  # what sm_86 gives one program, the least of all
+TARGETS = [
+    pytest.param(
+        arch,
+        precision,
+        batch,
+        marks=() if (arch, precision, batch) == (90, "bfloat16", 1) else pytest.mark.slow,
+    )
+    for arch in (80, 86, 90, 100)
+    for precision in ("float32", "bfloat16", "int8")
+    for batch in ((1, 16) if arch == 86 else (1,))
+]
+SPILLS_ALLOWED = {(80, "int8"): 100}  # the persistent kernel on A100: in docs/gpu.md
+
+
+@functools.cache
+def compiled(arch: int, precision: str, batch: int) -> dict[str, dict[str, Any]]:
+    """kernel -> the compiler's report."""
+    command = [sys.executable, "-m", "variants.triton_step.aot", "--json", "--arch", str(arch)]
+    command += ["--precision", precision, "--batch", str(batch)]
+    environment = {**os.environ, "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return {row["kernel"]: row for row in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize(("arch", "precision", "batch"), TARGETS)
+def test_no_spills_and_no_more_registers_than_the_design_has(arch: int, precision: str, batch: int) -> None:
+    rows = compiled(arch, precision, batch)
+    assert sorted(rows) == sorted(KERNELS)
+    for name, row in rows.items():
+        allowed = SPILLS_ALLOWED.get((arch, precision), 0) if name == "one_step" else 0
+        assert row["spills"] <= allowed, row
+        assert row["registers"] <= REGISTERS and row["shared_bytes"] <= SHARED_BYTES, row
+
+
+@pytest.mark.parametrize(("arch", "precision", "batch"), TARGETS)
+def test_weights_are_read_in_wide_loads_that_may_not_be_stale(arch: int, precision: str, batch: int) -> None:
+    for name, row in compiled(arch, precision, batch).items():
+        narrow_tile = precision == "int8" and name == "residual_kernel"  # 8 rows of 256 bytes: 64-bit loads
+        assert row["wide_loads"] >= (0 if narrow_tile else 3), row
+        assert row["non_coherent_loads"] == 0, (
+            "activations of another program must not come from a stale cache"
+        )
+
+
+@pytest.mark.parametrize(("arch", "precision", "batch"), [t for t in TARGETS if t.values[2] == 1])
+def test_weights_of_the_next_phase_are_loaded_between_arrival_and_poll(
+    arch: int, precision: str, batch: int
+) -> None:
+    at_barrier = compiled(arch, precision, batch)["one_step"]["prefetched"][:5]
+    assert len(at_barrier) == 5 and sum(loads > 0 for loads in at_barrier) >= 4, at_barrier
+
+
+@pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
+def test_dependent_launches_load_weights_before_they_wait(precision: str) -> None:
+    for name, row in compiled(90, precision, 1).items():
+        if name != "one_step":
+            assert row["before_wait"] >= 2, row
