@@ -1,0 +1,94 @@
+"""The queue hands out no slot twice and serves everybody; shared prompts are found, stamped ones are not."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments import paging
+from experiments._serving import Blocks, Request, Slabs, lengths, serve
+from variants.blocks import BLOCK
+from variants.errors import UserError
+
+LIMIT = 64
+STORES = {
+    "limit": lambda slots: Slabs(slots, LIMIT),
+    "final": lambda slots: Slabs(slots, None),
+    "blocks": Blocks,
+}
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    kind=st.sampled_from(list(STORES)),
+    mix=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 34)), min_size=1, max_size=20),
+)
+def test_everybody_is_served_and_nothing_is_kept(kind: str, mix: list[tuple[int, int]]) -> None:
+    store = STORES[kind](2 * LIMIT)
+    served = serve([(prompt, prompt + reply) for prompt, reply in mix], store)
+    assert served.ticks >= max(reply for _, reply in mix)
+    assert store.reserved == 0
+    assert served.used <= served.reserved <= 2 * LIMIT
+
+
+@given(st.lists(st.integers(1, 20), max_size=30))
+def test_slabs_never_overlap(sizes: list[int]) -> None:
+    store = Slabs(100, None)
+    live: list[Request] = []
+    for number, size in enumerate(sizes):
+        request = Request(1, size, 1)
+        if store.admit(request):
+            live.append(request)
+        elif live:
+            store.free(live.pop(number % len(live)))
+        places = sorted(store.taken.values())
+        assert all(end <= start for (_, end), (start, _) in pairwise(places))
+        assert all(0 <= start < end <= 100 for start, end in places)
+
+
+def test_free_slots_in_two_pieces_do_not_make_one_slab() -> None:
+    store = Slabs(30, None)
+    first, middle, last, next_ = (Request(1, 10, 1) for _ in range(4))
+    for request in (first, middle, last):
+        assert store.admit(request)
+    store.free(first)
+    store.free(last)
+    next_.final = 20
+    assert store.has_room_in_pieces(next_) and not store.admit(next_)
+
+
+def test_the_mix_is_the_same_for_a_seed_and_fits_the_model() -> None:
+    mix = lengths(300, LIMIT, seed=1)
+    assert mix == lengths(300, LIMIT, seed=1) != lengths(300, LIMIT, seed=2)
+    assert all(1 <= prompt < final <= LIMIT for prompt, final in mix)
+
+
+def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
+    found = paging.prefixes(tiny, "float32", prompts=4, seed=0)
+    plain, end, front = (paging.hit_rate(found[layout]) for layout in paging.LAYOUTS)
+    shared = 32  # tokens of the system prompt, from the second prompt on; 8 are the question
+    assert plain == 3 * shared / (4 * 40)
+    assert 0.5 < end <= plain and front == 0
+    assert all(layout["bit_equal"] for layout in found.values())
+    assert found[paging.LAYOUTS[2]]["blocks"] > 2 * found[paging.LAYOUTS[0]]["blocks"]
+
+
+def test_the_experiment_holds_on_the_toy(tmp_path, capsys) -> None:
+    assert paging.BLOCK == BLOCK
+    flags = ["--model", "tiny", "--quick", "--rounds", "2", "--context", "8,40", "--out", str(tmp_path)]
+    assert paging.main(flags) == 0
+    assert "Claim holds here" in " ".join(capsys.readouterr().out.split())
+    (folder,) = tmp_path.iterdir()
+    assert "paging" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "flags", [["--requests", "1"], ["--prompts", "0"], ["--context", "64"], ["--rounds", "0"]]
+)
+def test_bad_input_is_refused(flags: list[str], tmp_path) -> None:
+    with pytest.raises(UserError):
+        paging.main(["--model", "tiny", *flags, "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
