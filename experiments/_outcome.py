@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments import _claims, _cli
 from experiments._published import Check
@@ -13,6 +13,8 @@ from experiments._ruled import ruled
 from reports.shown import Curves, Shown
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from profiling.record import RunFolder
 
 
@@ -26,14 +28,16 @@ class Outcome:
     tables: Sequence[Shown]
     curves: Curves | None
     notes: Sequence[str] = ()
+    also: bool = True  # whatever else must be so for the claim to hold
+    counted: str = "statements hold"
 
     @property
     def verdict(self) -> str:
-        return _claims.verdict(self.what, self.statements, counted="statements hold")
+        return _claims.verdict(self.what, self.statements, self.also, self.counted)
 
 
-def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: Outcome) -> int:
-    """Store, print and report the outcome of `run`. `doc` is the experiment's docstring."""
+def report(doc: str, run: RunFolder, outcome: Outcome) -> None:
+    """Store the outcome of `run` and make its report. `doc` is the experiment's docstring."""
     from reports.experiment import build
 
     checks = [*outcome.statements, *outcome.figures]
@@ -48,6 +52,12 @@ def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: O
     }
     run.finish()
     build(run.path)
+
+
+def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: Outcome) -> int:
+    """Store, report and print the outcome of `run`."""
+    report(doc, run, outcome)
+    checks = [*outcome.statements, *outcome.figures]
     out = _cli.console(arguments)
     for table in outcome.tables:
         out.print(_rich(table))
@@ -63,10 +73,21 @@ def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: O
     return 0
 
 
-def _rich(table: Shown) -> Any:
+def _rich(table: Shown) -> Table:
     made = ruled(
         table.title, tuple(table.columns[: table.text_columns]), tuple(table.columns[table.text_columns :])
     )
     for row in table.rows:
         made.add_row(*row)
     return made
+
+
+def as_shown(table: Table) -> Shown:
+    """A table of the console, as the report keeps it."""
+    cells = [[str(cell) for cell in column.cells] for column in table.columns]
+    return Shown(
+        title=str(table.title),
+        columns=[str(column.header) for column in table.columns],
+        rows=list(zip(*cells, strict=True)),
+        text_columns=sum(column.justify != "right" for column in table.columns),
+    )

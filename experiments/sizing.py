@@ -28,6 +28,7 @@ from profiling.model_shape import (
     kv_token_bytes,
     longest_context,
 )
+from reports.shown import Curves
 from variants.errors import UserError
 
 EXAMPLES = (
@@ -119,6 +120,17 @@ def overtakes(shape: ModelShape, kv: KvFormat, batch: int) -> int | None:
     return None if fits is None else fits + 1
 
 
+def sizes_curves(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Curves:
+    """The cache over context, a line per batch, beside the weights."""
+    return Curves(
+        "The cache grows with context times batch, the weights do not.",
+        "context, tokens a request",
+        "GiB",
+        {f"batch {b}": [(n, kv_bytes(shape, n, kv, b) / GIB) for n in contexts] for b in batches},
+        {} if shape.weights_bytes is None else {"weights": shape.weights_bytes / GIB},
+    )
+
+
 def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, utilisation: float) -> str:
     """The plan in vLLM's flags; int8 needs a version that has int8_per_token_head."""
     dtype = "auto" if kv_name == shape.dtype else {"int8": "int8_per_token_head"}.get(kv_name, kv_name)
@@ -141,7 +153,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = _command(shape, kv_name, plans, arguments.utilisation)
 
     from experiments import _sizing_tables as tables
-    from experiments._claims import rows, summary, table, verdict
+    from experiments._claims import summary, table
+    from experiments._outcome import Outcome, as_shown, report
     from profiling.record import RunFolder
 
     checks = sizing_checks()
@@ -156,26 +169,40 @@ def main(argv: Sequence[str] | None = None) -> None:
         "vllm": command,
     }
     folder = RunFolder.create(arguments.out, "sizing", "any")
-    folder.data |= {"sizing": result, "claims": rows(checks)}
-    folder.finish()
+    sizes = tables.sizes_table(shape, kv, contexts, batches)
+    others = [
+        tables.heads_table(shape, kv, contexts[0], batches[-1]),
+        tables.dtypes_table(shape, contexts[0], batches[-1]),
+        tables.doubling_table(shape, kv, contexts[0]),
+    ]
+    headline = list(tables.headline(shape, kv_name, kv))
+    outcome = Outcome(
+        "the published sizes follow from the formula",
+        checks,
+        [],
+        [as_shown(made) for made in (sizes, *others)],
+        sizes_curves(shape, kv, contexts, batches),
+        headline,
+        counted="figures as published",
+    )
+    folder.data |= {"model": {"name": shape.name}, "sizing": result}
+    report(__doc__ or "", folder, outcome)
 
     out = console(arguments)
-    out.print(*tables.headline(shape, kv_name, kv), sep="\n")
-    out.print(tables.sizes_table(shape, kv, contexts, batches))
+    out.print(*headline, sep="\n")
+    out.print(sizes)
     for batch in batches:
         at = overtakes(shape, kv, batch)
         where = f"from {at:,} tokens of context" if at else "never, or the weights' size is not known"
         out.print(f"The cache outgrows the weights at batch {batch}: {where}.")
-    out.print(tables.heads_table(shape, kv, contexts[0], batches[-1]))
-    out.print(tables.dtypes_table(shape, contexts[0], batches[-1]))
-    out.print(tables.doubling_table(shape, kv, contexts[0]))
+    out.print(*others)
     if plans:
         out.print(*tables.plan_lines(shape, plans, memory), sep="\n")
         out.print(f"In vLLM: {command or 'no request of these contexts fits'}", soft_wrap=True)
     if arguments.model in ("gpt2", "llama-2-7b"):  # the articles' own models
         out.print(table(checks))
     out.print(f"Run folder: {folder.path}", soft_wrap=True)
-    out.print(verdict("the published sizes follow from the formula", checks))
+    out.print(outcome.verdict)
     if arguments.json:
         print_json({"run": str(folder.path), **result, "claims": summary(checks)})
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from experiments._cli import common_parser, console, print_json, run
 from experiments._reproduced import work_checks
 from profiling import work
+from reports.shown import Curves
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -130,6 +131,23 @@ def counted_table(counts: Sequence[Counted]) -> Table:
     return table
 
 
+def steps_curves(steps: dict[int, dict[str, int]]) -> Curves:
+    """What one step executes and reads, over context."""
+    return Curves(
+        "Multiply-accumulates and bytes of one step: without a cache the first grow with the text.",
+        "context, tokens in the cache",
+        "millions",
+        {
+            name: [(n, step[key] / 1e6) for n, step in steps.items()]
+            for name, key in (
+                ("MACs, no cache", "naive_macs"),
+                ("MACs, cached", "cached_macs"),
+                ("bytes read, cached", "read_bytes"),
+            )
+        },
+    )
+
+
 def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     """The contexts asked for, or those of the second article that this model holds."""
     limit = config.n_ctx - 1
@@ -147,7 +165,8 @@ def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES).parse_args(argv)
 
-    from experiments._claims import rows, summary, table, verdict
+    from experiments._claims import summary, table
+    from experiments._outcome import Outcome, as_shown, report
     from experiments._setup import device_for, model_for
     from profiling.environment import environment
     from profiling.record import RunFolder
@@ -158,8 +177,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     contexts = contexts_for(arguments, config)
     folder = RunFolder.create(arguments.out, "work", device.type)
     out = console(arguments)
-    out.print(steps_table(config, contexts, dtype_bytes, arguments.batch))
-    out.print(loops_table(config))
+    tables = [steps_table(config, contexts, dtype_bytes, arguments.batch), loops_table(config)]
+    out.print(*tables)
 
     watched = contexts[:1] if arguments.quick else contexts
     counts = [
@@ -167,7 +186,6 @@ def main(argv: Sequence[str] | None = None) -> None:
         for variant in eager_rungs(arguments.precision)
         for counted in count_rung(variant, model, watched, arguments.batch)
     ]
-    agree = all(counted.agrees for counted in counts)
     checks = work_checks()
     steps = {
         n: {
@@ -179,16 +197,24 @@ def main(argv: Sequence[str] | None = None) -> None:
     }
     executed = [{**asdict(counted), "agrees": counted.agrees} for counted in counts]
     result = {"model": asdict(config), "steps": steps, "executed": executed}
-    folder.data |= {"environment": environment(device), "work": result, "claims": rows(checks)}
-    folder.finish()
-
-    out.print(counted_table(counts), table(checks))
-    if arguments.quick:
-        out.print("--quick: executed at the first context only")
-    out.print(f"Run folder: {folder.path}", soft_wrap=True)
+    folder.data |= {"environment": environment(device), "model": {"name": arguments.model}, "work": result}
+    tables.append(counted_table(counts))
     agreeing = sum(counted.agrees for counted in counts)
-    what = f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula"
-    out.print(verdict(what, checks, also=agree))
+    outcome = Outcome(
+        f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
+        checks,
+        [],
+        [as_shown(made) for made in tables],
+        steps_curves(steps),
+        ["--quick: executed at the first context only"] if arguments.quick else [],
+        also=agreeing == len(counts),
+        counted="figures as published",
+    )
+    report(__doc__ or "", folder, outcome)
+
+    out.print(tables[-1], table(checks), *outcome.notes)
+    out.print(f"Run folder: {folder.path}", soft_wrap=True)
+    out.print(outcome.verdict)
     if arguments.json:
         print_json({"run": str(folder.path), **result, "claims": summary(checks)})
 

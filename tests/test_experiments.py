@@ -215,7 +215,7 @@ def test_compute_takes_over_where_both_times_are_equal() -> None:
         (context, ["--context", "10,60"], "beyond what this model allows"),
         (context, ["--variant", "cudagraph"], "needs a CUDA device"),
         (context, ["--rounds", "0"], "--rounds must be at least 1"),
-        (context, ["--precision", "float12"], "expected one of"),
+        (context, ["--precision", "float12"], "--precision"),
         (memory, ["--context", "1"], "between 2 and 64"),
         (memory, ["--context", "65"], "between 2 and 64"),
         (memory, ["--batch", "0"], "--batch must be at least 1"),
