@@ -60,14 +60,12 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     problems = integrity(trace, steps, attribution)
     if of is None:
         return _without_device(attribution, problems)
-    work = trace.device_events[trace.device_events["device"] == of]
-    if len(work) < LEAST_EVENTS:
-        return Reading(
-            "too small to judge", f"{len(work)} device events, fewer than {LEAST_EVENTS}", of, {}, problems
-        )
     shares = device_shares(trace, steps, attribution, of)
     if problems:
         return Reading("cannot tell", f"the trace is unreliable: {problems[0]}", of, shares, problems)
+    events = int((trace.device_events["device"] == of).sum())
+    if events < LEAST_EVENTS:
+        return Reading("too small to judge", f"{events} device events, fewer than {LEAST_EVENTS}", of, shares)
     return Reading(*_decide(trace, shares), of, shares)
 
 

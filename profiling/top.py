@@ -11,7 +11,7 @@ import pandas as pd
 
 from profiling.attribution import Attribution
 from profiling.trace import Steps, Trace
-from profiling.trace.devices import SPLIT
+from profiling.trace.devices import SPLIT, of_categories
 from profiling.trace.names import CALL_CATEGORY, OP_CATEGORIES, PYTHON_CATEGORIES
 
 COVERS = 0.5
@@ -86,7 +86,10 @@ class _HostTimeline:
     """Finds what one host thread did in an interval."""
 
     def __init__(self, trace: Trace) -> None:
-        self.kinds = {"call": _call_rows(trace), "op": trace.in_categories(OP_CATEGORIES)}
+        self.kinds = {
+            "call": of_categories(trace.events, CALL_CATEGORY),
+            "op": trace.in_categories(OP_CATEGORIES),
+        }
         self.kinds["frame"] = trace.in_categories(PYTHON_CATEGORIES)
         self.main = max(trace.calls["thread"].mode().tolist(), default=-1)
 
@@ -102,8 +105,3 @@ class _HostTimeline:
         covered = np.minimum(begins + lasted, end) - np.maximum(begins, start)
         good = np.flatnonzero((covered >= COVERS * (end - start)) & (rows["thread"].to_numpy() == thread))
         return str(rows["name"].iloc[good[np.argmin(lasted[good])]]) if len(good) else None
-
-
-def _call_rows(trace: Trace) -> pd.DataFrame:
-    names = [str(c) for c in trace.events["cat"].cat.categories if CALL_CATEGORY.search(str(c))]
-    return trace.in_categories(frozenset(names))

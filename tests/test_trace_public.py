@@ -8,14 +8,25 @@ from typing import Any
 
 import pytest
 
+from profiling.explain import as_json, explain
 from profiling.trace import load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES
+from profiling.trace.redact import redact
 from profiling.trace.summary import file_numbers, window_numbers
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared" / "traces" / "public"
 REFERENCES = sorted(PUBLIC.glob("*.expected.json"))
 pytestmark = pytest.mark.skipif(not REFERENCES, reason="the public traces are not at hand")
 TOLERANCE_US = 0.002
+READINGS = {
+    "cpu_launch_bound": "launch-bound",
+    "gpu_bound": "device-bound",
+    "gpu_graph_replay_plus_host_launch": "mixed",
+    "host_or_idle_outside_steps": "host-bound outside launches",
+    "no_gpu_events": "no device events",
+    "too_small_to_judge": "too small to judge",
+}
+"""Ours for the words of the readings by hand."""
 
 
 def differences(ours: Any, expected: Any, where: str = "") -> list[str]:
@@ -65,3 +76,14 @@ def check_windows(ours: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
         assert differences({d: n["clipped"] for d, n in devices.items()}, wanted["clipped"]) == []
         assert differences(devices, wanted["attributed"]) == []
         assert {d for d, n in devices.items() if n["gpu_events"]} == set(wanted["attributed"])
+
+
+@pytest.mark.parametrize("reference", REFERENCES, ids=lambda p: p.name.removesuffix(".expected.json"))
+def test_readings_by_hand_and_the_same_after_redaction(reference: Path, tmp_path: Path) -> None:
+    wanted = json.loads(reference.read_text())
+    path = PUBLIC / wanted["trace"]
+    found = explain(path)
+    assert found.reading.label == READINGS[wanted["expected_verdict"]], found.reading.rule
+    redact(path, tmp_path / "redacted.json.gz", frozenset(found.steps.table["name"]))
+    before, after = (as_json(one, "trace", 0) for one in (found, explain(tmp_path / "redacted.json.gz")))
+    assert before == after

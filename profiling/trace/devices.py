@@ -29,32 +29,66 @@ SPLIT = ("before_call", "during_call", "after_call", "unknown")
 
 def calls_of(events: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The `calls` and `device_events` tables of `profiling.trace.Trace`, linked by correlation id."""
-    category = events["cat"].cat
-    names = pd.Series(category.categories, dtype=object)
-    device_codes = names.index[names.isin(list(DEVICE_CATEGORIES))]
-    call_codes = names.index[[CALL_CATEGORY.search(str(n)) is not None for n in names]]
-    codes = category.codes.to_numpy()
-    calls = _spans(events[np.isin(codes, call_codes)], ["thread", "correlation", "name"])
-    work = _spans(events[np.isin(codes, device_codes)], ["device", "stream", "correlation", "name", "cat"])
+    calls, work = _calls(events), _work(events)
+    outer = _launch_around(calls)
+    link = _link(work, calls)
+    link = np.where((link >= 0) & (outer[link] >= 0), outer[link], link) if len(calls) else link
+    calls.loc[outer >= 0, "kind"] = "other"
+    work["call"] = link
+    calls["works"] = np.bincount(link[link >= 0], minlength=len(calls))
+    _name_unknown_launches(calls, work)
+    safe = np.where(link >= 0, link, 0)
+    for key in ("start_ns", "end_ns"):
+        values = calls[key].to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int64)
+        work[f"call_{key}"] = np.where(link >= 0, values, NONE)
+    codes = calls["kind"].cat.codes.to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int8)
+    work["call_kind"] = pd.Categorical.from_codes(np.where(link >= 0, codes, -1), KINDS)
+    return calls, work
+
+
+def _calls(events: pd.DataFrame) -> pd.DataFrame:
+    calls = _spans(of_categories(events, CALL_CATEGORY), ["thread", "correlation", "name"])
     kinds = np.array([KINDS.get_loc(call_kind(str(n))) for n in calls["name"].cat.categories] or [0])
     calls["kind"] = pd.Categorical.from_codes(kinds[calls["name"].cat.codes.to_numpy()], KINDS)
+    return calls
+
+
+def _work(events: pd.DataFrame) -> pd.DataFrame:
+    rows = events[events["cat"].isin(list(DEVICE_CATEGORIES))]
+    work = _spans(rows, ["device", "stream", "correlation", "name", "cat"])
     of_category = [
         (c in MEMCPY_CATEGORIES) + 2 * (c in MEMSET_CATEGORIES) for c in work["cat"].cat.categories
     ]
     codes = np.array(of_category or [0])[work["cat"].cat.codes.to_numpy()]
     work["kind"] = pd.Categorical.from_codes(codes, pd.Index(["kernel", "memcpy", "memset"]))
-    work = work.drop(columns="cat")
-    work["call"] = _link(work, calls)
-    linked = work["call"].to_numpy()
-    calls["works"] = np.bincount(linked[linked >= 0], minlength=len(calls))
-    _name_unknown_launches(calls, work)
-    safe = np.where(linked >= 0, linked, 0)
-    for key in ("start_ns", "end_ns"):
-        values = calls[key].to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int64)
-        work[f"call_{key}"] = np.where(linked >= 0, values, NONE)
-    codes = calls["kind"].cat.codes.to_numpy()[safe] if len(calls) else np.zeros(len(work), np.int8)
-    work["call_kind"] = pd.Categorical.from_codes(np.where(linked >= 0, codes, -1), KINDS)
-    return calls, work
+    return work.drop(columns="cat")
+
+
+def of_categories(events: pd.DataFrame, pattern: re.Pattern[str]) -> pd.DataFrame:
+    """Events whose category the pattern finds."""
+    names = [str(name) for name in events["cat"].cat.categories if pattern.search(str(name))]
+    return events[events["cat"].isin(names)]
+
+
+def _launch_around(calls: pd.DataFrame) -> Int:
+    """Per call the launch call of its thread that holds it, -1 for none or where it is no launch itself.
+
+    A runtime call may show the driver call that it makes: that is one launch, and the outer call is it.
+    """
+    outer = np.full(len(calls), -1, np.int64)
+    launches = np.flatnonzero(calls["kind"].isin(LAUNCH_KINDS))
+    start, end = calls["start_ns"].to_numpy()[launches], calls["end_ns"].to_numpy()[launches]
+    thread = calls["thread"].to_numpy()[launches]
+    order = np.lexsort((-end, start, thread))
+    start, end, thread, launches = start[order], end[order], thread[order], launches[order]
+    reach = pd.Series(end).groupby(thread).cummax().to_numpy()
+    same_thread = thread[1:] == thread[:-1]
+    inner = np.concatenate([[False], same_thread & (start[1:] < reach[:-1]) & (end[1:] <= reach[:-1])])[
+        : len(end)
+    ]
+    holder = np.maximum.accumulate(np.where(inner, 0, np.arange(len(end)))) if len(end) else launches
+    outer[launches[inner]] = launches[holder[inner]]
+    return outer
 
 
 def _spans(rows: pd.DataFrame, keep: list[str]) -> pd.DataFrame:
