@@ -1,0 +1,84 @@
+"""Which bandwidth does each Triton kernel reach? Its time in a profile, and the bytes of its cost function.
+
+    python -m profiling.kernels --device cuda --model gpt2 --precision float32 --context 500
+
+Prints one JSON object. On a CPU the kernels run in Triton's interpreter (TRITON_INTERPRET=1): that shows that
+the measurement works, and its times mean nothing. Layers rotate as in a step, so no weights stay in a cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from variants.caches import StaticCache
+from variants.config import PRESETS
+from variants.model import random_model
+from variants.triton_step import cost
+from variants.triton_step.bodies import TritonStep
+
+# operator -> kernels of `cost.step` that it launches
+LAUNCHES = {
+    "qkv": ("qkv_first", "qkv"),
+    "attend": ("attend",),
+    "residual": ("out", "down"),
+    "up": ("up",),
+    "head": ("head",),
+}
+
+
+def measure(body: TritonStep, token: torch.Tensor, context: int, steps: int) -> list[dict[str, Any]]:
+    """Per kernel: launches and bytes per step, microseconds per step, GB/s. Unprofiled steps come first."""
+    on_cuda = token.is_cuda
+    activities = [ProfilerActivity.CUDA] if on_cuda else []
+    with torch.inference_mode():
+        body.step(token)
+        with profile(activities=[ProfilerActivity.CPU, *activities]) as profiled:
+            for _ in range(steps):
+                body.cache.rewind(context)
+                body.step(token)
+            if on_cuda:
+                torch.cuda.synchronize()
+    seen = {event.key: event for event in profiled.key_averages()}
+    costs = cost.step(body.geometry, context)
+    rows = []
+    for operator, kernels in LAUNCHES.items():
+        event = seen.get(f"{operator}_kernel" if on_cuda else f"triton_step::{operator}")
+        moved = sum(costs[k][0] * (costs[k][1].read_bytes + costs[k][1].written_bytes) for k in kernels)
+        spent = None if event is None else event.device_time_total if on_cuda else event.cpu_time_total
+        us = None if not spent else spent / steps
+        rows.append(
+            {
+                "kernel": operator,
+                "launches": sum(costs[k][0] for k in kernels),
+                "bytes": moved,
+                "step_us": us,
+                "gb_per_s": moved / us / 1e3 if us else None,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--model", default="gpt2", choices=PRESETS)
+    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
+    parser.add_argument("--context", type=int, default=500)
+    parser.add_argument("--steps", type=int, default=10)
+    arguments = parser.parse_args()
+    config = PRESETS[arguments.model]
+    model = random_model(config, dtype=getattr(torch, arguments.precision), device=arguments.device)
+    cache = StaticCache(config, 1, config.n_ctx, model.wpe.weight)
+    cache.length.fill_(arguments.context)
+    token = torch.zeros(1, 1, dtype=torch.int64, device=arguments.device)
+    rows = measure(TritonStep(model, cache), token, arguments.context, arguments.steps)
+    print(json.dumps({"precision": arguments.precision, "context": arguments.context, "kernels": rows}))
+
+
+if __name__ == "__main__":
+    main()

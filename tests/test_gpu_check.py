@@ -1,0 +1,109 @@
+"""gpu_check survives whatever a part does, says which, and keeps what the others found."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments import gpu_check
+from experiments.gpu_check import Part, Result, goals, lines, parts, run_all, verdict
+from variants.errors import UserError
+
+
+def python(name: str, code: str, limit_s: float = 20, parsed: bool = True) -> Part:
+    return Part(name, (sys.executable, "-c", code), limit_s, parsed)
+
+
+def test_a_part_that_fails_hangs_or_babbles_does_not_stop_the_others(tmp_path: Path) -> None:
+    chosen = [
+        python("raises", "raise ValueError('why')"),
+        python("hangs", "import time; print('before', flush=True); time.sleep(60)", limit_s=1),
+        python("babbles", "print('no JSON')"),
+        python("dies", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"),
+        Part("is missing", ("/no/such/program",), 5),
+        python("works", "print('noise'); print('{\"a\": 1}')"),
+        python("says nothing", "", parsed=False),
+    ]
+    results = run_all(chosen, tmp_path, 60, dict(os.environ), lambda text: None)
+    assert {r.name: r.status for r in results} == {
+        "raises": "failed",
+        "hangs": "timed out",
+        "babbles": "failed",
+        "dies": "failed",
+        "is missing": "failed",
+        "works": "passed",
+        "says nothing": "passed",
+    }
+    reasons = {r.name: r.reason for r in results}
+    assert "ValueError: why" in reasons["raises"] and "no JSON" in reasons["babbles"]
+    assert "-9" in reasons["dies"] and "/no/such/program" in reasons["is missing"]
+    assert results[5].found == {"a": 1}
+    stored = json.loads((tmp_path / "gpu-check.json").read_text())
+    assert [part["status"] for part in stored["parts"]] == [r.status for r in results]
+    assert "before" in (tmp_path / "hangs.log").read_text()
+
+
+def test_what_the_budget_does_not_reach_is_named(tmp_path: Path) -> None:
+    chosen = [python("long", "import time; time.sleep(30)"), python("late", "print('{}')")]
+    results = run_all(chosen, tmp_path, 2, dict(os.environ), lambda text: None)
+    assert [r.status for r in results] == ["timed out", "not started"]
+
+
+def test_the_parts_fit_the_budget_and_a_rehearsal_has_the_same() -> None:
+    real, rehearsed = parts(False, Path("x")), parts(True, Path("x"))
+    assert [p.name for p in real] == [p.name for p in rehearsed]
+    assert sum(p.limit_s for p in real[:3]) <= gpu_check.BUDGET_S, "the first three can never be crowded out"
+    assert all("cuda" in p.command for p in real[1:]) and all("cuda" not in p.command for p in rehearsed)
+
+
+FLOOR = {
+    "verdict": "CONFIRMED",
+    "verdict_rule": "drop >= g/2",
+    "device": "A40",
+    "variants": {
+        "cat": {"floor_ms": 5.0, "ratio_to_memory_floor": 7.0},
+        "cudagraph": {"floor_ms": 1.5, "ratio_to_memory_floor": 2.1},
+        "triton": {"floor_ms": None, "ratio_to_memory_floor": None},
+    },
+}
+
+
+def test_the_table_and_the_verdict() -> None:
+    kernels = {"kernels": [{"kernel": "up", "gb_per_s": 512.3}, {"kernel": "head", "gb_per_s": None}]}
+    results = [
+        Result("floor float32", "passed", 12.0, found=FLOOR),
+        Result("kernels float32", "passed", 3.0, found=kernels),
+        Result("tests", "failed", 1.0, "exit code 1: boom"),
+    ]
+    assert goals(FLOOR) == {
+        "cudagraph / eager": 0.3,
+        "triton / memory floor": None,
+        "onelaunch / memory floor": None,
+    }
+    assert [row[3] for row in lines(results)] == [
+        "cudagraph / eager 0.30",
+        "up 512 GB/s",
+        "exit code 1: boom",
+    ]
+    assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
+    assert verdict(results[1:], rehearse=False).startswith("INCONCLUSIVE")
+    assert verdict(results, rehearse=True).startswith("REHEARSAL")
+
+
+def test_without_a_device_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with pytest.raises(UserError, match="--rehearse"):
+        gpu_check.main([])
+
+
+@pytest.mark.slow
+def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
+    assert gpu_check.main(["--rehearse", "--out", str(tmp_path), "--quiet"]) == 0
+    (folder,) = tmp_path.iterdir()
+    stored = json.loads((folder / "gpu-check.json").read_text())
+    assert [part["status"] for part in stored["parts"]] == ["passed"] * 5
+    assert all(row["step_us"] > 0 for row in stored["parts"][3]["found"]["kernels"])
