@@ -54,7 +54,8 @@ class SequenceNorm(nn.Module):
         """[B,T,C] -> [B,T,C]."""
         spread = x.var(dim=1, keepdim=True, correction=0)
         scaled = (x - x.mean(dim=1, keepdim=True)) * (spread + self.norm.eps).rsqrt()
-        return scaled * self.norm.weight + self.norm.bias
+        normed: Tensor = scaled * self.norm.weight + self.norm.bias
+        return normed
 
 
 @dataclass

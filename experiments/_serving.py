@@ -170,5 +170,5 @@ def serve(mix: list[tuple[int, int]], store: Store) -> Served:
                     running.remove(request)
                     store.free(request)
         ticks += 1
-    columns = list(zip(*seen, strict=True)) or [(0,), (0,), (0,)]
-    return Served(ticks, *(float(mean(column)) for column in columns), refused, recomputed)
+    at_once, reserved, used = (float(mean(column)) for column in zip(*seen or [(0, 0, 0)], strict=True))
+    return Served(ticks, at_once, reserved, used, refused, recomputed)

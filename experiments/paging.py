@@ -89,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def queue(requests: int, limit: int, seed: int) -> dict[str, Any]:
     """The three ways to hand out the same memory to the same requests."""
-    from experiments._serving import Blocks, Slabs, lengths, serve
+    from experiments._serving import Blocks, Slabs, Store, lengths, serve
 
     slots, mix = SLABS * limit, lengths(requests, limit, seed)
-    stores = {
+    stores: dict[str, Store] = {
         "slab of the limit": Slabs(slots, limit),
         "slab of the final length": Slabs(slots, None),
         f"blocks of {BLOCK}": Blocks(slots),
@@ -241,7 +241,7 @@ def outcome(record: dict[str, Any]) -> Outcome:
 def hit_rate(layout: dict[str, Any]) -> float:
     """Share of prompt tokens that were not computed."""
     rows = layout["prompts"]
-    return sum(row["shared"] for row in rows) / sum(row["tokens"] for row in rows)
+    return float(sum(row["shared"] for row in rows) / sum(row["tokens"] for row in rows))
 
 
 def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
