@@ -152,6 +152,31 @@ def test_ladder_equals_the_raw_samples(report: str, record: Record) -> None:
     assert checked >= 3 * len(record["workload"]["contexts"]) * 5
 
 
+def test_ratios_equal_the_raw_samples(report: str, record: Record) -> None:
+    """Memory floor, TTFT and ratio to the parent, worked out a second time from run.json."""
+    context, width = record["workload"]["contexts"][0], record["model"]["n_embd"]
+    rows = {row["variant"].strip("`"): row for row in tables(section(report, "The ladder"))[1]}
+    assert len(rows) == len(record["variants"])
+
+    def by_round(name: str) -> dict[int, float]:
+        visits = (s for s in record["samples"] if (s["variant"], s["context"]) == (name, context))
+        return {s["round"]: float(np.median(s["steps_ms"])) for s in visits if s["width"] == width}
+
+    for name, row in rows.items():
+        entry = record["variants"][name]
+        size = entry["prediction"][str(context)]["bytes"]
+        reads = [f for f in record["floors"] if (f["bytes"], f["pages"]) == (size, entry["pages"])]
+        floor = np.median([np.median(read["ms"]) for read in reads])
+        assert float(row["memory floor, ms"]) == pytest.approx(floor, rel=0.006)
+        first = np.median([t["ms"] for t in record["ttft"] if t["variant"] == name])
+        assert float(row["TTFT, ms"]) == pytest.approx(first, rel=0.006)
+        own, parents = by_round(name), by_round(entry["parent"] or "")
+        logs = [np.log(own[n] / parents[n]) for n in sorted(own.keys() & parents.keys())]
+        if len(logs) > 1:
+            printed = float(row["step / parent"].split(" [")[0])
+            assert printed == pytest.approx(np.exp(np.mean(logs)), rel=0.06)
+
+
 def test_parts_sum_to_the_step(report: str) -> None:
     traced, divided = tables(section(report, "Where the time goes"))
     for row in traced:
