@@ -29,7 +29,7 @@ report: $(INSTALLED)
 	$(BIN)/python -m reports.build $(RUN)
 
 docs: $(INSTALLED)
-	RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
+	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m build --no-isolation --outdir dist

@@ -49,8 +49,8 @@ class Numbers:
 
     def experiments(self) -> str:
         """Every experiment with its question."""
-        rows = [f"| `python -m experiments.{name}` | {asks} |" for name, asks in questions().items()]
-        return "\n".join(["| command | question |", "|---|---|", *rows])
+        rows = [f"| `{name}` | {asks} |" for name, asks in questions().items()]
+        return "\n".join(["| name | question |", "|---|---|", *rows])
 
     def step(self, name: str, context: int | None = None) -> str:
         """Median step in ms at a context, the smallest by default."""
@@ -68,15 +68,16 @@ class Numbers:
         entry = self.run.data["variants"].get(name)
         if entry is None or not self.measured.has_times(name):
             why = (entry or {}).get("reason") or "not part of it"
-            return _table([*rows, ("in this record", f"not measured: {why}")])
+            return _table(name, [*rows, ("in this record", f"not measured: {why}")])
         steps = f"{self.step(name)} at context {self.short}, {self.step(name, self.long)} at {self.long}"
         rows.append(("step", steps))
         if effect := self._effects.get(name):
             rows.append(("taken off the parent's step", f"{interval(effect.removed)} ms ({effect.found})"))
             if effect.share is not None:
                 rows.append(("share of the parent's excess", percent(effect.share)))
-        rows.append(("left above the memory floor", f"{interval(self.measured.row(name)['excess_ms'])} ms"))
-        return _table(rows)
+        if left := self.measured.row(name)["excess_ms"]:
+            rows.append(("left above the memory floor", f"{interval(left)} ms"))
+        return _table(name, rows)
 
     def ladder(self) -> str:
         """Every measured rung, one row each."""
@@ -116,8 +117,8 @@ class Numbers:
         )
 
 
-def _table(rows: list[tuple[str, str]]) -> str:
-    return "\n".join(["| | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
+def _table(name: str, rows: list[tuple[str, str]]) -> str:
+    return "\n".join([f"| `{name}` | |", "|---|---|", *(f"| {what} | {value} |" for what, value in rows)])
 
 
 def record_folder() -> Path:

@@ -60,7 +60,9 @@ def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M)
         return
-    assert words[:2] == ["python", "-m"], command
+    if words[1:3] == ["-m", "venv"] or words[0].endswith("/pip"):
+        return  # not ours
+    assert words[0].endswith("python") and words[1] == "-m", command
     with pytest.raises(SystemExit):
         importlib.import_module(words[2]).main(["--help"])
     flags = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
@@ -127,7 +129,7 @@ def test_numbers_come_from_the_record(site: Path) -> None:
 
 def test_every_experiment_is_mentioned(site: Path) -> None:
     page = (site / "index.html").read_text()
-    assert all(f"experiments.{name}" in page for name in questions())
+    assert all(f"<code>{name}</code>" in page for name in questions())
 
 
 def test_pages_need_no_network(site: Path) -> None:

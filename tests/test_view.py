@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import http.client
 import json
@@ -11,7 +12,9 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import urllib.parse
+import urllib.request
 from collections.abc import Iterator
 from email.message import Message
 from itertools import pairwise
@@ -27,11 +30,12 @@ from profiling import annotate
 from profiling.attribution import attribute
 from profiling.attribution.cpu import PARTS
 from profiling.trace import load, steps
-from tests.chromium import CHROMIUM, Page, page
+from tests.chromium import CHROMIUM, PATIENCE_S, Page, page
 from tests.synthetic_trace import Synthetic, eager, replayed
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
+RUNS = "data/plugin/pytorch_profiler/runs"
 
 
 def on_host(numbers: str = "float") -> Synthetic:
@@ -259,6 +263,27 @@ def test_tensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Pa
         runs = sorted(p.name for p in Path(board._folder.name).glob("*/*.pt.trace.json*"))
         assert runs == ["a b&c#1.pt.trace.json", "cat.pt.trace.json.gz", "cat.pt.trace.json.gz"]
         assert all(gzip.decompress(p.read_bytes()) for p in Path(board._folder.name).glob("*/*.gz"))
+
+
+@pytest.mark.slow
+def test_tensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
+    folder = run_folder(tmp_path / "run")
+    command = [sys.executable, "-m", "experiments.view", str(folder), "--tensorboard", "--json"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout
+    address = json.loads(process.stdout.readline())["address"].partition("#")[0]
+    runs: list[str] = []
+    end = time.monotonic() + PATIENCE_S
+    while len(runs) < 2 and time.monotonic() < end and process.poll() is None:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{address}{RUNS}", timeout=60) as answer:
+            runs = json.load(answer)["runs"]
+        time.sleep(0.5)
+    os.kill(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert sorted(runs) == ["a b&c#1", "cat"]
+    assert process.returncode == 0 and errors.splitlines()[-1] == "stopped"
+    with pytest.raises(OSError):  # it took TensorBoard with it
+        urllib.request.urlopen(address, timeout=60)
 
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/x", "http://nothing.invalid/x"])
