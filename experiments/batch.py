@@ -134,7 +134,9 @@ def outcome(roof: Roofline, quick: bool) -> Outcome:
     )
     grown = roof.tokens_per_s(last) / roof.tokens_per_s(first)
     slower = roof.step_ms(last) / roof.step_ms(first)
-    what = f"batch {last} gives {grown:.1f}x the tokens/s of batch {first}, a step takes {slower:.1f}x as long"
+    what = (
+        f"batch {last} gives {grown:.1f}x the tokens/s of batch {first}, a step takes {slower:.1f}x as long"
+    )
     return Outcome(what, _statements(roof), [], [_batch_table(roof), _phase_table(roof)], curves, notes)
 
 
