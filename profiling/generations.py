@@ -1,4 +1,4 @@
-"""What do timed generations say? Rates, work and achieved FLOP/s of whole loops, from a record; torch-free."""
+"""What do timed generations say? Rates, work and achieved FLOP/s of whole loops, from a record. No torch."""
 
 from __future__ import annotations
 
