@@ -12,11 +12,10 @@ interleaved in shuffled rounds.
 from __future__ import annotations
 
 import argparse
-import random
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from experiments import _cli
 from experiments._outcome import Outcome, conclude
@@ -24,21 +23,10 @@ from experiments._published import Check
 from profiling.workload import Workload
 from reports.shown import Curves, Shown
 from variants.errors import UserError
-from variants.ladder import ladder
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from profiling.record import RunFolder
-    from variants.decoder import Decoder
-    from variants.model import GPT
 
 EXAMPLES = ("", "--quick", "--model tiny --requests 64")
 CONTIGUOUS, PAGED = "sdpa", "paged"
-BLOCK = 16  # tokens, as `variants.blocks`, which needs torch
-SLABS = 8  # the memory of the queue: as many slabs of the model's limit
 LAYOUTS = ("system, question", "system, time, question", "time, system, question")
-STAMP = 3  # tokens of a timestamp or request id, different in every request
 
 
 def parser() -> argparse.ArgumentParser:
@@ -54,6 +42,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
     from experiments._measured import contexts_that_fit, model_on_device
+    from experiments._paging import prefixes, queue, time_steps
     from experiments._progress import ProgressLine
     from profiling.environment import environment
     from profiling.record import RunFolder
@@ -78,114 +67,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         progress("queue", 0, 1)
         run.data["queue"] = queue(arguments.requests, model.config.n_ctx, arguments.seed)
         progress("prompts", 0, 1)
-        run.data["prefixes"] = prefixes(model, arguments.precision, arguments.prompts, arguments.seed)
+        run.data["prefixes"] = prefixes(
+            model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed
+        )
         progress("gate", 0, 1)
-        time_steps(run, model, arguments.precision, workload, progress)
+        time_steps(run, model, arguments.precision, (CONTIGUOUS, PAGED), workload, progress)
     return conclude(arguments, __doc__ or "", run, outcome(run.data))
-
-
-# -- measuring --------------------------------------------------------------------------------
-
-
-def queue(requests: int, limit: int, seed: int) -> dict[str, Any]:
-    """The three ways to hand out the same memory to the same requests."""
-    from experiments._serving import Blocks, Slabs, Store, lengths, serve
-
-    slots, mix = SLABS * limit, lengths(requests, limit, seed)
-    stores: dict[str, Store] = {
-        "slab of the limit": Slabs(slots, limit),
-        "slab of the final length": Slabs(slots, None),
-        f"blocks of {BLOCK}": Blocks(slots),
-    }
-    return {
-        "slots": slots,
-        "mix": mix,
-        "served": {name: asdict(serve(mix, store)) for name, store in stores.items()},
-    }
-
-
-def prefixes(model: GPT, precision: str, prompts: int, seed: int) -> dict[str, dict[str, Any]]:
-    """Prefills that share a system prompt, per layout: tokens not computed, TTFT, and equality to the bit."""
-    import torch
-
-    from profiling.gate.oracle import random_stream
-    from variants.blocks import BlockPool, blocks_for
-    from variants.decoder import Decoder
-    from variants.paged import PagedCache
-
-    limit, vocabulary = model.config.n_ctx, model.config.vocab_size
-    lengths = {"system": min(256, limit // 2), "time": STAMP, "question": min(24, limit // 8)}
-    total, rung, found = sum(lengths.values()), ladder(precision)[PAGED], {}
-
-    def part(name: str, number: int) -> Tensor:
-        """The system prompt is the same for all; time and question are everyone's own."""
-        own = {"system": 0, "time": 1000 + number, "question": 2000 + number}[name]
-        return random_stream(vocabulary, 1, lengths[name], seed + own).to(model.device)
-
-    for layout in LAYOUTS:
-        decoder, alone = (Decoder(rung, model, capacity=total) for _ in range(2))
-        assert isinstance(decoder.cache, PagedCache)
-        decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.wpe.weight))
-        texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
-        rows = [_prefilled(decoder, alone, text) for text in texts]
-        used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
-        found[layout] = {"prompts": rows, "bit_equal": all(r["bit_equal"] for r in rows), "blocks": used}
-    return found
-
-
-def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> dict[str, Any]:
-    """One prompt over what the pool holds, timed, and the same passes in a decoder that shares nothing."""
-    import torch
-
-    from profiling.clock import Clock
-    from variants.paged import prefill_shared
-
-    made: list[tuple[Tensor, int]] = []
-    (ms,) = Clock(text.device).each_ms(lambda: made.append(prefill_shared(decoder, text)), 1)
-    ((logits, held),) = made
-    alone.reset()
-    if held:
-        alone.prefill(text[:, :held])
-    same = torch.equal(alone.extend(text[:, held:])[:, -1], logits)
-    return {"tokens": text.size(1), "shared": held, "ms": ms, "bit_equal": same}
-
-
-def time_steps(run: RunFolder, model: GPT, precision: str, workload: Workload, progress: Any) -> None:
-    """Both rungs proven, then timed in shuffled rounds; samples into the run folder as they arrive."""
-    from profiling.clock import Clock
-    from profiling.gate import Gate
-    from profiling.subjects import Material, Subject
-    from variants.decoder import Decoder
-
-    buckets = workload.buckets(model.config)
-    gate = Gate(
-        model,
-        precision,
-        batch=workload.batch,
-        capacity=buckets[-1],
-        steps=workload.gate_steps,
-        seed=workload.seed,
-    )
-    material = Material(model, precision, workload, max(workload.contexts))
-    clock, subjects = Clock(model.device), []
-    run.data |= {"gate": {}, "samples": []}
-    for name in (CONTIGUOUS, PAGED):
-        variant = ladder(precision)[name]
-        decoder = Decoder(variant, model, batch=workload.batch, capacity=buckets[-1], buckets=buckets)
-        run.data["gate"][name] = result = asdict(gate.check(decoder))
-        if result["status"] == "pass":
-            subjects.append(Subject(name, decoder, workload.contexts, material, True, workload))
-    for number in range(workload.rounds if len(subjects) == 2 else 0):
-        progress("rounds", number, workload.rounds)
-        visits = [(subject, context) for subject in subjects for context in workload.contexts]
-        random.Random(f"{workload.seed} {number}").shuffle(visits)
-        for subject, context in visits:
-            subject.load(context)
-            clock.each_ms(subject.decoder.advance, subject.settle)
-            steps = clock.each_ms(subject.decoder.advance, subject.steps)
-            sample = {"round": number, "variant": subject.name, "context": context, "steps_ms": steps}
-            run.data["samples"].append(sample)
-        run.save()
 
 
 # -- what is shown ----------------------------------------------------------------------------
@@ -221,7 +108,7 @@ def outcome(record: dict[str, Any]) -> Outcome:
         {name: [(float(n), c[name]) for n, c in cost.items()] for name in (CONTIGUOUS, PAGED) if cost},
     )
     served, hits = record["queue"]["served"], {k: hit_rate(v) for k, v in record["prefixes"].items()}
-    slab, blocks = served["slab of the limit"], served[f"blocks of {BLOCK}"]
+    slab, blocks = served["slab of the limit"], served["blocks"]
     paid = ", ".join(f"{c['ratio'].mid:.2f}x at {n}" for n, c in cost.items() if c["ratio"]) or "unknown"
     what = (
         f"blocks run {blocks['running'] / slab['running']:.1f}x the requests of slabs in the same memory, "
@@ -264,7 +151,7 @@ def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
             "paging.demand",
             f"{spare:.1f} slots to spare a request",
             f"less than a block; {blocks['running']:.1f} requests at once, {slab['running']:.1f} with slabs",
-            spare < BLOCK and blocks["running"] > slab["running"],
+            spare < record["queue"]["block"] and blocks["running"] > slab["running"],
         ),
         Check("paging.share", f"{plain:.0%} not computed", "", plain > 0.5),
         Check("paging.timestamp", f"{front:.0%} not computed", "", front == 0),

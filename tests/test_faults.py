@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from experiments._demo import attentive
+from experiments._examine import Finding, examine
 from experiments._faults import FAULTS, Fault
-from experiments.faults import NOTHING, Finding, difference, examine, main, outcome
+from experiments.faults import NOTHING, difference, main, outcome
 from profiling.gate import CHECKS, Gate
 from variants.decoder import Decoder
 from variants.errors import UserError

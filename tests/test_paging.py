@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import paging
+from experiments import _paging, paging
 from experiments._serving import Blocks, Request, Slabs, lengths, serve
-from variants.blocks import BLOCK
 from variants.errors import UserError
 
 LIMIT = 64
@@ -67,7 +66,7 @@ def test_the_mix_is_the_same_for_a_seed_and_fits_the_model() -> None:
 
 
 def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
-    found = paging.prefixes(tiny, "float32", prompts=4, seed=0)
+    found = _paging.prefixes(tiny, "float32", paging.LAYOUTS, prompts=4, seed=0)
     plain, end, front = (paging.hit_rate(found[layout]) for layout in paging.LAYOUTS)
     shared = 32  # tokens of the system prompt, from the second prompt on; 8 are the question
     assert plain == 3 * shared / (4 * 40)
@@ -77,7 +76,6 @@ def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
 
 
 def test_the_experiment_holds_on_the_toy(tmp_path, capsys) -> None:
-    assert paging.BLOCK == BLOCK
     flags = ["--model", "tiny", "--quick", "--rounds", "2", "--context", "8,40", "--out", str(tmp_path)]
     assert paging.main(flags) == 0
     assert "Claim holds here" in " ".join(capsys.readouterr().out.split())
