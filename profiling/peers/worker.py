@@ -66,8 +66,8 @@ class Worker:
     def close(self) -> None:
         self.connection.close()
         self.process.join(5)
-        if self.process.is_alive():
-            self.process.kill()
+        self.process.kill()
+        self.process.join()
 
     def _answer(self, seconds: float) -> object:
         if not self.connection.poll(seconds):

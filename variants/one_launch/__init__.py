@@ -1,8 +1,8 @@
 """Body `one launch`: the whole step in one parallel region of one C++ call.
 
-csrc/ from the bottom up: vec (vectors), weights (kernels per precision), attention, barrier, model (what a
-step works on), step (the phases), op (PyTorch operations); read (the plain read of the memory floor);
-selfcheck (a program for the sanitizers).
+csrc/ from the bottom up: vec (vectors), weights and quantised (how weights are stored), product (rows times
+vectors), attention, barrier, model (what a step works on), step (the phases), op (PyTorch operations); read
+(the plain read of the memory floor); selfcheck (a program for the sanitizers).
 """
 
 from variants.one_launch.body import PHASES, OneLaunch, Span, read_bytes

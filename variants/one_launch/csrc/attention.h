@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "weights.h"
+#include "product.h"
 
 namespace one_launch {
 

@@ -1,4 +1,5 @@
 // The step and the plain read as operations of PyTorch.
+#include "quantised.h"
 #include "read.h"
 #include "step.h"
 

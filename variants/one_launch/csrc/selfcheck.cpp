@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "quantised.h"
 #include "read.h"
 #include "step.h"
 

@@ -1,0 +1,96 @@
+// Matrix times a few vectors: rows of weights are read once, from several places at a time.
+#pragma once
+
+#include <vector>
+
+#include "weights.h"
+
+namespace one_launch {
+
+// out[row r][input b] of R rows and B inputs, each row of weights loaded once for all B.
+template <class W, int R, int B>
+inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R], const typename W::Input* in,
+                     int64_t cols, float (&out)[R][B]) {
+  typename W::Sums sums[R][B];
+  for (auto& of_row : sums) {
+    for (auto& s : of_row) s = typename W::Sums(0);
+  }
+  const auto add = [&](int64_t at, int64_t count) {
+    for (int r = 0; r < R; r++) {
+      const auto block = W::block(row[r], scale[r], at, count);
+      for (int b = 0; b < B; b++) sums[r][b] = W::fma(block, in[b], at, sums[r][b]);
+    }
+  };
+  int64_t at = 0;
+  for (; at + W::kBlock <= cols; at += W::kBlock) add(at, W::kBlock);
+  if (at < cols) add(at, cols - at);
+  for (int r = 0; r < R; r++) {
+    for (int b = 0; b < B; b++) out[r][b] = W::finish(sums[r][b], in[b], scale[r]);
+  }
+}
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The part of 0..n that belongs to `rank`, in whole cache lines of floats.
+inline Range part(int64_t n, int rank, int threads, int64_t unit = 16) {
+  const int64_t units = (n + unit - 1) / unit;
+  return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
+}
+
+// out[b][n] = row n . input b + bias, for the rows of one thread.
+template <class W>
+class Product {
+ public:
+  Product(const Linear& linear, const std::vector<typename W::Input>& inputs, float* out, int64_t pitch)
+      : linear_(linear), inputs_(inputs), out_(out), pitch_(pitch) {}
+
+  void run(Range rows) const {
+    // Four rows from four distant places at once: one stream of reads does not fill the memory channels.
+    const int64_t quarter = (rows.end - rows.begin) / kRows;
+    for (int64_t n = rows.begin; n < rows.begin + quarter; n++) all_inputs<kRows>(n, quarter);
+    for (int64_t n = rows.begin + kRows * quarter; n < rows.end; n++) all_inputs<1>(n, 0);
+  }
+
+ private:
+  static constexpr int kRows = 4;
+  static constexpr int64_t kTogether = 3;  // inputs: with four rows, as many sums as AVX2 has registers for
+
+  template <int R>
+  void all_inputs(int64_t first, int64_t apart) const {
+    const int64_t batch = static_cast<int64_t>(inputs_.size());
+    for (int64_t b = 0; b < batch; b += kTogether) {
+      switch (std::min(kTogether, batch - b)) {
+        case 1: rows<R, 1>(first, apart, b); break;
+        case 2: rows<R, 2>(first, apart, b); break;
+        default: rows<R, 3>(first, apart, b);
+      }
+    }
+  }
+
+  template <int R, int B>
+  void rows(int64_t first, int64_t apart, int64_t b) const {
+    const char* row[R];
+    const float* scale[R];
+    for (int r = 0; r < R; r++) {
+      const int64_t n = first + r * apart;
+      row[r] = linear_.weight + n * linear_.row_bytes;
+      scale[r] = linear_.scale ? linear_.scale + n * linear_.groups : nullptr;
+    }
+    float out[R][B];
+    dot_rows<W, R, B>(row, scale, &inputs_[b], linear_.cols, out);
+    for (int r = 0; r < R; r++) {
+      const int64_t n = first + r * apart;
+      const float bias = linear_.bias ? linear_.bias[n] : 0.f;
+      for (int i = 0; i < B; i++) out_[(b + i) * pitch_ + n] = out[r][i] + bias;
+    }
+  }
+
+  const Linear& linear_;
+  const std::vector<typename W::Input>& inputs_;
+  float* out_;
+  int64_t pitch_;
+};
+
+}  // namespace one_launch
