@@ -11,7 +11,6 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from torch._dynamo.utils import counters
@@ -23,11 +22,9 @@ from profiling.expect import floor_bytes, predict, step_ops
 from profiling.gate import Gate
 from profiling.memory import decoder_bytes
 from profiling.metrics import REPLAYS
-from profiling.predict import Costs
 from profiling.record import RunFolder
-from profiling.subjects import AGAIN, Material, Subject, narrow_config, width_configs
-from profiling.trace_analysis import analyse
-from profiling.tracing import LARGE_TRACE_BYTES, trace_steps, traced_decoder
+from profiling.subjects import AGAIN, Material, Subject, described, narrow_config, width_configs
+from profiling.tracing import LARGE_TRACE_BYTES, traced
 from profiling.workload import Workload
 from variants.decoder import Decoder
 from variants.ladder import BASELINE
@@ -51,7 +48,7 @@ class Runner:
         ).precision
         self.subjects: list[Subject] = []
         self.record: dict[str, Any] = run.data
-        self.record["variants"] = {v.name: self._described(v) for v in variants}
+        self.record["variants"] = {v.name: described(v) for v in variants}
         self.record.setdefault("samples", [])
         self.record.setdefault("floors", [])
         self.record.setdefault("ttft", [])
@@ -102,9 +99,8 @@ class Runner:
         parents = {self._entry(name)["parent"] for name in REPLAYS if name in self.record["variants"]}
         for subject in self._traceable():
             if subject.name in parents:
-                analysis = self._traced(subject, self.run.traces / "before-timing.pt.trace.json.gz")[
-                    "analysis"
-                ]
+                path = self.run.traces / "before-timing.pt.trace.json.gz"
+                analysis = traced(subject, path, self.record["ceilings"])["analysis"]
                 self.record["predicted_replay"] = {"from": subject.name, **(analysis["replay"] or {})}
         self.run.save()
 
@@ -114,46 +110,16 @@ class Runner:
         for number, subject in enumerate(subjects):
             self.progress("trace", number, len(subjects))
             path = self.run.traces / f"{subject.name}.pt.trace.json.gz"
-            self._entry(subject.name)["trace"] = self._traced(subject, path)
+            self._entry(subject.name)["trace"] = traced(subject, path, self.record["ceilings"])
+            if path.stat().st_size > LARGE_TRACE_BYTES:
+                self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
             self.run.save()
         self.progress("trace", len(subjects), len(subjects))
 
     def _traceable(self) -> list[Subject]:
         return [s for s in self.subjects if s.full_size and s.name != AGAIN]
 
-    def _traced(self, subject: Subject, path: Path) -> dict[str, Any]:
-        context = subject.contexts[0]
-        decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
-        decoder.load(*subject.material.first(context))
-        profiled_ms = trace_steps(decoder, path)
-        size = path.stat().st_size
-        if size > LARGE_TRACE_BYTES:
-            self.run.warn(f"{path.name} is {size >> 20} MiB: viewers may open it empty")
-        analysis = analyse(path, profiled_ms, self._replay_costs())
-        return {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
-
-    def _replay_costs(self) -> Costs:
-        """The replay's constants where this machine measured them."""
-        measured = {
-            "tape_op_us": self.record["ceilings"]["tape_op_us"],
-            "node_gap_us": self.record["ceilings"]["graph_node_us"],
-        }
-        known = {name: (value, value, value) for name, value in measured.items() if value is not None}
-        return Costs(**known, measured=frozenset(known))
-
     # -- building and proving -----------------------------------------------------------------
-
-    def _described(self, variant: Variant) -> dict[str, Any]:
-        return {
-            "parent": variant.parent.name if variant.parent else None,
-            "difference": variant.difference,
-            "owns": variant.owned_slots,
-            "removes": variant.removes,
-            "pages": variant.pages,
-            "precision": variant.precision,
-            "status": "planned",
-            "reason": "",
-        }
 
     def _entry(self, name: str) -> dict[str, Any]:
         entry: dict[str, Any] = self.record["variants"][name]
@@ -188,7 +154,7 @@ class Runner:
             if decoder is not None:
                 for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
                     self.subjects.append(Subject(name, decoder, contexts, material, full, workload))
-        self.run.save()
+            self.run.save()
 
     def _proven(
         self, variant: Variant, material: Material, buckets: tuple[int, ...], gate: Gate, full: bool

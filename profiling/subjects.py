@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -13,6 +14,7 @@ from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import BASELINE, ladder
 from variants.model import GPT
+from variants.spec import Variant
 
 AGAIN = f"{BASELINE} again"  # the baseline under a second name: the run's own noise
 NARROW, NARROW_VOCABULARY, NARROW_HEADS = 64, 512, 4
@@ -36,6 +38,20 @@ def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:
 def width_configs(config: GPTConfig) -> list[GPTConfig]:
     """Between the narrow model and the full one."""
     return [narrow_config(config, width) for width in WIDTHS if width < config.n_embd]
+
+
+def described(variant: Variant) -> dict[str, Any]:
+    """What a record says of a variant before anything is known about it here."""
+    return {
+        "parent": variant.parent.name if variant.parent else None,
+        "difference": variant.difference,
+        "owns": variant.owned_slots,
+        "removes": variant.removes,
+        "pages": variant.pages,
+        "precision": variant.precision,
+        "status": "planned",
+        "reason": "",
+    }
 
 
 class Material:

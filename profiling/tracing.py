@@ -7,12 +7,16 @@ as the step's time.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from profiling.clock import Clock
 from profiling.phases import add_phases
+from profiling.predict import Costs
+from profiling.subjects import Subject
+from profiling.trace_analysis import analyse
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.one_launch import OneLaunch
@@ -69,3 +73,20 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
         add_phases(part, launch.spans())
     part.replace(path)
     return latencies[WARM_UP_STEPS:]
+
+
+def traced(subject: Subject, path: Path, ceilings: dict[str, float | None]) -> dict[str, Any]:
+    """Trace a subject at its smallest context into `path`; what the record keeps of it."""
+    context = subject.contexts[0]
+    decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
+    decoder.load(*subject.material.first(context))
+    profiled_ms = trace_steps(decoder, path)
+    analysis = analyse(path, profiled_ms, _replay_costs(ceilings))
+    return {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
+
+
+def _replay_costs(ceilings: dict[str, float | None]) -> Costs:
+    """The replay's constants where this machine measured them."""
+    measured = {"tape_op_us": ceilings["tape_op_us"], "node_gap_us": ceilings["graph_node_us"]}
+    known = {name: (value, value, value) for name, value in measured.items() if value is not None}
+    return Costs(**known, measured=frozenset(known))
