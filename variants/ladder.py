@@ -103,14 +103,14 @@ def _less_precise(parent: Variant, names: dict[str, str]) -> list[Variant]:
 def by_default(variants: dict[str, Variant]) -> list[Variant]:
     """What a run measures unless it is told: the rungs that compute the root's function to its precision.
 
-    Left for a request ("all", or by name): reduced precisions, which compute another function, and second
-    spellings of a compiled step, which build for minutes.
+    Left for a request ("all", or by name): reduced precisions of weights or cache, which compute another
+    function, and second spellings of a compiled step, which build for minutes.
     """
     root = next(iter(variants.values()))
     return [
         variant
         for variant in variants.values()
-        if variant.precision == root.precision and variant.executor not in ON_REQUEST
+        if (variant.precision, variant.kv) == (root.precision, root.kv) and variant.executor not in ON_REQUEST
     ]
 
 
