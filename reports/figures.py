@@ -43,6 +43,7 @@ KIND_COLOURS = {
     "sync": VIOLET,
     "op": PALE,
 }
+ABREAST = 5  # entries of a key side by side, the longest names included
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
 
@@ -92,7 +93,7 @@ Curves = Mapping[str, Sequence[tuple[int, float]]]
 @styled
 def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, float]]) -> Figure:
     """Per variant (tokens in the cache, ms), `floors` likewise; the `cached` ones once more, enlarged."""
-    figure = Figure(figsize=(WIDTH_IN, 4.4), layout="constrained")
+    figure = _with_key(len(curves) + 1)
     left, right = figure.subplots(1, 2)
     for index, (name, points) in enumerate(curves.items()):
         left.plot(*zip(*points, strict=True), label=name, **line_style(index))
@@ -114,17 +115,19 @@ def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, f
     left.set_title("all, both axes logarithmic", loc="left")
     right.set_ylim(bottom=0)
     right.set_title("with a cache", loc="left")
-    figure.legend(loc="outside lower center", ncols=5, fontsize=8.5)
+    figure.legend(loc="outside lower center", ncols=ABREAST, fontsize=8.5)
     return figure
 
 
 @styled
-def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]]) -> Figure:
-    """Per variant (width, excess in ms with its interval)."""
-    figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
+def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]], names: Sequence[str]) -> Figure:
+    """Per variant (width, excess in ms with its interval); by its place in `names` a variant looks the same
+    as in `context`.
+    """
+    figure = _with_key(len(curves))
     axes = figure.subplots()
-    ordered = sorted(curves.items(), key=lambda curve: -curve[1][-1][1].mid)
-    for index, (name, points) in enumerate(ordered):
+    for name, points in curves.items():
+        index = names.index(name)
         widths, values = [w for w, _ in points], [e.mid for _, e in points]
         reach = [[e.mid - e.low for _, e in points], [e.high - e.mid for _, e in points]]
         axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **line_style(index))
@@ -133,7 +136,7 @@ def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]]) -> Figure:
     axes.set_xlim(left=0)
     axes.set_xlabel("width of the model (same layers, same ops)")
     axes.set_ylabel("step less its own read, ms (95 % interval)")
-    figure.legend(loc="outside right upper", fontsize=8.5)
+    figure.legend(loc="outside lower center", ncols=ABREAST, fontsize=8.5)
     return figure
 
 
@@ -198,6 +201,12 @@ def timeline(data: Mapping[str, Any]) -> Figure:
 def colour(kind: str) -> str:
     """Of a part, an op's class, a call or a device event."""
     return KIND_COLOURS.get(kind, GREY)
+
+
+def _with_key(entries: int) -> Figure:
+    """A figure of curves with room below them for a key of so many entries."""
+    lines = -(-entries // ABREAST)
+    return Figure(figsize=(WIDTH_IN, 3.7 + 0.22 * lines), layout="constrained")
 
 
 def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:

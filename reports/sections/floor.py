@@ -63,7 +63,7 @@ def _width_figure(study: Study) -> list[Block]:
         f"Step less its own read over the model's width, at context {study.short}; a flat line is a fixed "
         "price."
     )
-    return [Figure("excess", f"{alt}.", caption, lambda: figures.excess(curves))]
+    return [Figure("excess", f"{alt}.", caption, lambda: figures.excess(curves, study.timed))]
 
 
 def memory_floor(study: Study) -> Section | None:
