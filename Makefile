@@ -25,6 +25,9 @@ lint: $(INSTALLED)
 articles: $(INSTALLED)
 	$(BIN)/python -m experiments.articles $(ARGS)
 
+gpu-check: $(INSTALLED)
+	$(BIN)/python -m experiments.gpu_check $(ARGS)
+
 report: $(INSTALLED)
 	$(BIN)/python -m reports.build $(RUN)
 
