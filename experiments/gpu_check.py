@@ -193,7 +193,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     # interpreted kernels are for the rehearsal only; on a device they must compile
     environment = {**os.environ, "TRITON_INTERPRET": "1" if arguments.rehearse else "0"}
     note = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr))
-    results = run_all(parts(arguments.rehearse, out.absolute()), out, arguments.budget, environment, note)
+    budget_s = arguments.budget or BUDGET_S * (REHEARSAL_SLOWER if arguments.rehearse else 1)
+    results = run_all(parts(arguments.rehearse, out.absolute()), out, budget_s, environment, note)
     show(_cli.console(arguments), results, out, arguments.rehearse)
     if arguments.json:
         entries = [asdict(result) for result in results]
