@@ -8,7 +8,7 @@ import re
 import shlex
 import subprocess
 import sys
-from importlib.util import find_spec
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
 import pytest
@@ -143,3 +143,24 @@ def test_a_folder_without_a_record_is_one_line(tmp_path: Path) -> None:
     assert (
         built.returncode != 0 and "expected a run folder" in built.stderr and "Traceback" not in built.stderr
     )
+
+
+def test_without_a_run_the_newest_published_floor_is_taken(tmp_path: Path, monkeypatch) -> None:
+    pytest.importorskip("mkdocs", reason="needs the extra `docs`")
+    spec = spec_from_file_location("numbers_of_docs", ROOT / "docs" / "_numbers.py")
+    assert spec and spec.loader
+    numbers = module_from_spec(spec)
+    spec.loader.exec_module(numbers)
+    monkeypatch.delenv("RUN", raising=False)
+    monkeypatch.setattr(numbers, "PUBLISHED", tmp_path)
+    with pytest.raises(numbers.PluginError, match="no record in"):
+        numbers.record_folder()
+    record = RunFolder.load(GOLDEN).data
+    for name, started, experiment in (
+        ("a", "2026-02", "floor"),
+        ("b", "2026-01", "floor"),
+        ("c", "2026-03", "batch"),
+    ):
+        (tmp_path / name).mkdir()
+        RunFolder(tmp_path / name, {**record, "started": started, "experiment": experiment}).save()
+    assert numbers.record_folder() == tmp_path / "a"
