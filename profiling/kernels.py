@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -63,14 +64,14 @@ def measure(body: TritonStep, token: torch.Tensor, context: int, steps: int) -> 
     return rows
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--model", default="gpt2", choices=PRESETS)
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
     parser.add_argument("--context", type=int, default=500)
     parser.add_argument("--steps", type=int, default=10)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     config = PRESETS[arguments.model]
     model = random_model(config, dtype=getattr(torch, arguments.precision), device=arguments.device)
     cache = StaticCache(config, 1, config.n_ctx, model.wpe.weight)

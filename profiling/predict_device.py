@@ -11,6 +11,7 @@ No torch and no Triton here.
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from variants.config import PRESETS, GPTConfig
@@ -116,7 +117,7 @@ def predict(device: Device, config: GPTConfig, precision: str = "float32", conte
     return Prediction(device, precision, context, full_us / 1e3, in_ms)
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "int8"))
     parser.add_argument("--context", type=int, default=100)
@@ -126,7 +127,7 @@ def main() -> None:
     )
     parser.add_argument("--launch-us", type=float, help="its host time per launched operation")
     parser.add_argument("--node-gap-us", type=float, help="its gap between two kernels of a graph")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     devices = list(DEVICES.values())
     if arguments.bandwidth:
         own = replace(DEVICES["H100"], name="yours", bandwidth_gb_per_s=arguments.bandwidth, source="given")

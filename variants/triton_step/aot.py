@@ -14,7 +14,7 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -162,13 +162,13 @@ def rows(arches: list[int], precisions: list[str], batch: int) -> Iterator[dict[
                 yield {"kernel": name, "arch": arch, "precision": precision, "batch": batch, **report(kernel)}
 
 
-def main() -> None:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--arch", type=int, nargs="+", default=[80, 86, 90, 100], choices=MULTIPROCESSORS)
     parser.add_argument("--precision", nargs="+", default=PRECISIONS, choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(argv)
     found = rows(arguments.arch, arguments.precision, arguments.batch)
     if arguments.json:
         for row in found:
