@@ -101,7 +101,8 @@ def outcome(found: dict[str, Any], model: GPT, quick: bool) -> Outcome:
         lines[name] = [(n, size["tensors"] / MIB) for n, size in zip(contexts, sizes, strict=True)]
     levels = {"weights": found["weights"] / MIB, "float32 masks": found["masks"]["per-layer float32"] / MIB}
     curves = Curves(
-        f"What each cache holds at batch {found['batch']}, beside weights and mask buffers; a hidden line is equal to the one over it.",
+        f"What each cache holds at batch {found['batch']}, beside weights and mask buffers. "
+        "A hidden line equals the one over it.",
         "context, tokens in the cache",
         "MiB",
         lines,
