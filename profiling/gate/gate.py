@@ -24,7 +24,7 @@ from variants.spec import Variant
 ALLOWED = 2.0  # times the error of plain cached eager
 BRIEF = ("greedy", "forced")  # what a short proof consists of
 PLAIN_EAGER_ALLOWED = 64.0  # rounding units, relative to the scale of the logits
-FEW = 64.0  # a narrow cache's rounding in the cache, against what its rare other choices do to the logits
+FEW = 16.0  # a narrow cache's rounding in the cache, against what its rare other choices do to the logits
 PEAK = 8.0  # a maximum over many values, against their root mean square
 # rows of a batch are proven equal to solo runs on this model, with rows of different text
 ROWS = 3
