@@ -86,7 +86,7 @@ class FloorReader:
 
     def __init__(self, max_bytes: int, device: torch.device, pages: str) -> None:
         buffer = torch.ones(-(-max_bytes // 4), device=device)
-        self.buffer = on_huge_pages(buffer) if pages == "huge" else buffer
+        (self.buffer,) = on_huge_pages([buffer]) if pages == "huge" else [buffer]
         self.clock = Clock(device)
         candidates: list[Callable[[Tensor], object]] = [torch.sum]
         if why_no_one_launch(device.type) is None:

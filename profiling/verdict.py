@@ -5,7 +5,7 @@ parent's step minus the time its ops were busy is the gap g that removing launch
 
 CONFIRMED     the drop's lower bound is at least g/2, g is at least half of the excess, and the drop is
               beyond the run's own noise
-REFUTED       the drop's upper bound is below g/10, or g is below a tenth of the excess
+REFUTED       the drop's upper bound is below g/10, or g's upper bound is below a tenth of the excess
 PARTLY        the drop is beyond the noise, and neither of the above
 INCONCLUSIVE  gate, trace or noise failed, or the intervals decide nothing
 """
@@ -81,7 +81,7 @@ def judge(numbers: Numbers) -> tuple[str, str]:
         return "CONFIRMED", "the drop is at least half of the gap, and the gap at least half of the excess"
     if drop.high < gap / 10:
         return "REFUTED", "launches were removed, and less than a tenth of the gap went with them"
-    if gap < excess.mid / 10:
+    if numbers.gap.high < excess.mid / 10:
         return "REFUTED", "the gap between ops is less than a tenth of the excess: the rest is inside the ops"
     if beyond:
         return (

@@ -57,7 +57,7 @@ def recomputed(rows: dict[str, tuple[float, float, float]], noise: float) -> str
     beyond = drop[0] > 0 and drop[1] > noise
     if beyond and drop[0] >= gap[1] / 2 and gap[1] >= excess[1] / 2:
         return "CONFIRMED"
-    if drop[2] < gap[1] / 10 or gap[1] < excess[1] / 10:
+    if drop[2] < gap[1] / 10 or gap[2] < excess[1] / 10:
         return "REFUTED"
     return "PARTLY" if beyond else "INCONCLUSIVE"
 

@@ -152,3 +152,9 @@ def test_buckets_hold_every_context_and_ascend(contexts: list[int], gate_steps: 
     buckets = workload.buckets(PRESETS["gpt2"])
     assert list(buckets) == sorted(set(buckets)) and buckets[-1] <= 1024
     assert buckets[-1] >= min(1024, max(contexts) + workload.tokens_after)
+
+
+def test_a_gap_that_may_be_large_refutes_nothing() -> None:
+    """A noisy run once read REFUTED from a gap of -0.33 [-11, 11] ms."""
+    numbers = Numbers(around(0.5, 3.0), around(-0.33, 11.0), around(24.0, 4.0), 5.0)
+    assert judge(numbers)[0] == "INCONCLUSIVE"

@@ -11,7 +11,8 @@ from reports.numbers import interval, number
 RULES = (
     "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, and "
     "the drop is beyond the noise",
-    "**REFUTED**: the drop's upper bound is below a tenth of g, or g is below a tenth of the excess",
+    "**REFUTED**: the drop's upper bound is below a tenth of g, or g's upper bound is below a tenth of "
+    "the excess",
     "**PARTLY**: the drop is beyond the noise, and neither of the above holds",
     "**INCONCLUSIVE**: the gate, the trace or the A/A test failed, the excess's interval contains 0, or "
     "the intervals decide nothing",
