@@ -124,3 +124,15 @@ def replayed(steps: int = 4, kernels: int = 10, kernel_ns: int = 3_000, **more: 
         trace.step(at, end, f"ProfilerStep#{number}")
         at = end + 1_000
     return trace
+
+
+def on_host(numbers: str = "float") -> Synthetic:
+    """Two steps of nested ops on a CPU."""
+    trace = Synthetic(numbers=numbers)
+    for number, at in enumerate((1_000_000, 1_100_000)):
+        trace.op("aten::linear", at + 5_000, at + 40_000)
+        trace.op("aten::t", at + 6_000, at + 8_000)
+        trace.op("aten::addmm", at + 10_000, at + 39_000)
+        trace.op("aten::view", at + 50_000, at + 50_500)
+        trace.step(at, at + 90_000, f"ProfilerStep#{number}")
+    return trace
