@@ -15,7 +15,7 @@ floor: $(INSTALLED)
 	$(BIN)/python -m experiments.floor $(ARGS)
 
 test: $(INSTALLED)
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
 lint: $(INSTALLED)
 	$(BIN)/ruff check .
