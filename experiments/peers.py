@@ -182,9 +182,9 @@ def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
-    for heading in ("precision", "engine", "version", "format"):
-        table.add_column(heading)
-    for heading in ("median ms", "p95 ms", "times our one launch", "tokens as sdpa"):
+    for heading in ("precision", "engine", "version"):
+        table.add_column(heading, no_wrap=True)
+    for heading in ("median ms", "p95 ms", "over one launch", "tokens as sdpa"):
         table.add_column(heading, justify="right")
     for row in rows:
         ratio, step = row["ratio"], row["step_ms"]
@@ -192,7 +192,6 @@ def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
             row["precision"],
             row["name"],
             row["version"],
-            row["format"],
             f"{step['median']:.2f}",
             f"{step['p95']:.2f}",
             "-" if ratio is None else f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
