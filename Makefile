@@ -28,6 +28,17 @@ articles: $(INSTALLED)
 gpu-check: $(INSTALLED)
 	$(BIN)/python -m experiments.gpu_check $(ARGS)
 
+# Other engines bring their own runtimes: they get an environment of their own, outside the clone.
+PEERS ?= $(HOME)/.cache/decode-floor/peers
+
+$(PEERS)/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
+	touch $@
+
+peers: $(PEERS)/.installed
+	$(PEERS)/bin/python -m experiments.peers $(ARGS)
+
 report: $(INSTALLED)
 	$(BIN)/python -m reports.build $(RUN)
 
