@@ -26,6 +26,7 @@ ROOT = Path(__file__).parent.parent
 BUDGET_S = 600
 REHEARSAL_SLOWER = 4  # a CPU that others use may take this many times a part's limit
 EXAMPLES = ("", "--budget 300", "--rehearse")
+LONGEST_REASON = 200  # characters; the whole output is in the part's log
 WHY_NOT_STARTED = "not started: the budget was spent"
 
 
@@ -96,7 +97,7 @@ def run_part(part: Part, limit_s: float, log: Path, environment: dict[str, str])
         return Result(part.name, "failed", time.monotonic() - start, str(error))
     seconds = time.monotonic() - start
     log.write_text(done.stdout + done.stderr, encoding="utf-8")
-    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1]
+    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:LONGEST_REASON]
     if done.returncode:
         return Result(part.name, "failed", seconds, f"exit code {done.returncode}: {said}")
     if not part.parsed:
