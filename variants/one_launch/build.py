@@ -1,7 +1,7 @@
 """Builds the one-launch kernels for this machine's instruction sets, once, and loads them.
 
-Half a minute at first use; afterwards the library is found by its key (see `variants.build_cache`) and no
-compiler is needed. One compiler call and no build system, so nothing can be left half done or locked.
+Half a minute at first use; afterwards the library is found by its key, which names the compiler too (see
+`variants.build_cache`). One compiler call and no build system, so nothing can be left half done or locked.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def why_no_one_launch(device: str) -> str | None:
         return "one launch per step is written for the CPU"
     if sys.platform != "linux":
         return f"the one-launch kernels are built with GCC or Clang on Linux, not on {sys.platform}"
-    if build_cache.compiler() is None and not _library().exists():
+    if build_cache.compiler() is None:
         return "no C++ compiler found: install g++, or name one in CXX, to build the one-launch kernels"
     return None
 
