@@ -9,8 +9,9 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Iterator, Sequence
 
+from profiling.metrics import AGAIN
 from profiling.runner import Runner
-from profiling.subjects import AGAIN, Subject
+from profiling.subjects import Subject
 
 
 def time_generations(runner: Runner, prompt: int, new: int, rounds: int) -> None:

@@ -21,7 +21,7 @@ from profiling.stats import (
 )
 from variants.ladder import BASELINE
 
-AGAIN = f"{BASELINE} again"
+AGAIN = f"{BASELINE} again"  # the baseline under a second name: the run's own noise
 REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
 Record = dict[str, Any]
 

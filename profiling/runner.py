@@ -21,9 +21,9 @@ from profiling.environment import environment
 from profiling.expect import floor_bytes, predict, step_ops
 from profiling.gate import Gate
 from profiling.memory import decoder_bytes
-from profiling.metrics import REPLAYS
+from profiling.metrics import AGAIN, REPLAYS
 from profiling.record import RunFolder
-from profiling.subjects import AGAIN, Material, Subject, described, narrow_config, width_configs
+from profiling.subjects import Material, Subject, described, narrow_config, width_configs
 from profiling.tracing import LARGE_TRACE_BYTES, traced
 from profiling.workload import Workload
 from variants.decoder import Decoder

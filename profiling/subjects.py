@@ -16,7 +16,6 @@ from variants.ladder import BASELINE, ladder
 from variants.model import GPT
 from variants.spec import Variant
 
-AGAIN = f"{BASELINE} again"  # the baseline under a second name: the run's own noise
 NARROW, NARROW_VOCABULARY, NARROW_HEADS = 64, 512, 4
 WIDTHS = (192, 384)  # the curve over width is a picture; the narrow model is the reading
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -142,19 +142,24 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def command(make: Callable[[Path], object], module: str, argv: Sequence[str] | None = None) -> int:
+    """The command line of a module that makes a report: says where it is, or in one line why not."""
     parser = argparse.ArgumentParser(
-        prog="python -m reports.build", description="Make the report of a run folder."
+        prog=f"python -m {module}", description="Make the report of a run folder."
     )
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
     try:
         path = parser.parse_args(argv).run
-        build(path)
+        make(path)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")
         return 2
     sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
     return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    return command(build, "reports.build", argv)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ Reads the run folder alone (`shown` and `claims` in run.json, see `reports.shown
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from profiling.record import RunFolder
-from reports.build import write
+from reports.build import command, write
 from reports.content import Block, Bullets, Figure, Section, Table, Text
 from reports.drawing import INK, WIDTH_IN, styled
 from reports.figures import line_style
@@ -104,18 +103,7 @@ def _minor(axes: Axes, value: float) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.experiment", description="Make the report of an experiment's run folder."
-    )
-    parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-context")
-    try:
-        path = parser.parse_args(argv).run
-        build(path)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
-    return 0
+    return command(build, "reports.experiment", argv)
 
 
 if __name__ == "__main__":
