@@ -175,11 +175,12 @@ class Measured:
     def replay_outcome(self, predicted: Record) -> dict[str, Any] | None:
         """A stored prediction of the replay (low, mid, high) beside the measured (p5, median, p95), ms."""
         children = [n for n, e in self.record["variants"].items() if e["parent"] == predicted["from"]]
-        name = next((n for n in REPLAYS if n in children and self.has_times(n)), None)
+        first = self.contexts[0]  # the one that was traced; a rung that crashed may have no time there
+        name = next((n for n in REPLAYS if n in children and len(self.visits(n, first))), None)
         if name is None or not predicted.get("replay_us"):
             return None
         low, mid, high = (predicted["replay_us"][key] / 1e3 for key in ("low", "mid", "high"))
-        steps = self.single_steps(name, self.contexts[0])
+        steps = self.single_steps(name, first)
         p5, median, p95 = np.quantile(steps, [0.05, 0.5, 0.95]).tolist()
         return {
             "variant": name,

@@ -104,6 +104,26 @@ def test_a_crashing_variant_is_failed_and_the_others_are_measured(
     assert result["verdict"] == "INCONCLUSIVE"
 
 
+@pytest.mark.parametrize("calls", [0, 3])  # verified after each proof, and after each visit of a round
+def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, capsys, monkeypatch) -> None:
+    build, left = runner_module.Decoder, iter(range(calls))
+
+    def failing() -> None:
+        if next(left, None) is None:
+            raise RuntimeError("the grid barrier timed out")
+
+    def watched(variant, *arguments, **options):
+        decoder = build(variant, *arguments, **options)
+        if variant.name == "tape":
+            decoder.body.verify = failing
+        return decoder
+
+    monkeypatch.setattr(runner_module, "Decoder", watched)
+    result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
+    assert result["variants"]["tape"]["reason"] == "RuntimeError: the grid barrier timed out"
+    assert result["variants"]["sdpa"]["step_ms"]["6"] > 0
+
+
 def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monkeypatch) -> None:
     from variants import attention
 

@@ -87,7 +87,7 @@ def test_one_launch_many_steps_gives_the_same_tokens_every_time(tiny: GPT) -> No
         decoder.prefill(PROMPT.cuda())
         runs.add(tuple(int(decoder.advance().argmax()) for _ in range(40)))
     assert len(runs) == 1
-    decoder.body.verify()  # type: ignore[attr-defined]
+    decoder.verify()
 
 
 @pytest.mark.parametrize("cooperative", [True, False])

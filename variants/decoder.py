@@ -128,6 +128,12 @@ class Decoder:
         self.length += 1
         return logits
 
+    def verify(self) -> None:
+        """Raises RuntimeError where the body itself saw a step go wrong. Waits for the device."""
+        check = getattr(self.body, "verify", None)
+        if check is not None:
+            check()
+
     @torch.inference_mode()
     def rewind(self, n: int) -> None:
         """Forget all but the first n tokens."""
