@@ -27,6 +27,7 @@ BUDGET_S = 600
 REHEARSAL_SLOWER = 4  # a CPU that others use may take this many times a part's limit
 EXAMPLES = ("", "--budget 300", "--rehearse")
 LONGEST_REASON = 200  # characters; the whole output is in the part's log
+REPLAY_WITHIN = 0.15  # the goal of the prediction
 WHY_NOT_STARTED = "not started: the budget was spent"
 
 
@@ -141,11 +142,10 @@ def store(out: Path, results: Sequence[Result]) -> None:
 def verdict(results: Sequence[Result], rehearse: bool) -> str:
     """One line on the 5 ms floor, from the float32 study; and nothing without one."""
     floor = next((r for r in results if r.name == "floor float32" and r.status == "passed"), None)
-    if rehearse:
-        return "REHEARSAL on the CPU: nothing here says anything about a GPU"
-    if floor is None:
-        return "INCONCLUSIVE: the float32 floor study did not finish"
-    return f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
+    said = "INCONCLUSIVE: the float32 floor study did not finish"
+    if floor is not None:
+        said = f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
+    return f"REHEARSAL, which says nothing about a GPU: {said}" if rehearse else said
 
 
 def goals(found: dict[str, Any]) -> dict[str, float | None]:
@@ -164,6 +164,19 @@ def goals(found: dict[str, Any]) -> dict[str, float | None]:
     }
 
 
+def replay_line(name: str, outcome: dict[str, Any]) -> tuple[str, str, str, str]:
+    """What the eager trace predicted of the replay before it was timed, beside what was then measured."""
+    low, mid, high = outcome["predicted_ms"]
+    within = abs(outcome["ratio"] - 1) <= REPLAY_WITHIN
+    return (
+        f"replay of {name}",
+        "near" if within else "far off",
+        "",
+        f"{outcome['variant']}: predicted {mid:.3g} ms ({low:.3g} to {high:.3g}) from the eager trace, "
+        f"measured {outcome['measured_ms'][1]:.3g} ms, {outcome['ratio']:.2f} of it",
+    )
+
+
 def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     """(part, status, seconds, what was found) of the table."""
     rows = []
@@ -178,6 +191,8 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
             rates = [(row["kernel"], row["gb_per_s"]) for row in result.found["kernels"]]
             detail = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in rates if rate is not None)
         rows.append((result.name, result.status, f"{result.seconds:.0f}", detail))
+        if result.found.get("replay_outcome"):
+            rows.append(replay_line(result.name, result.found["replay_outcome"]))
     return rows
 
 

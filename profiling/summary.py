@@ -14,6 +14,7 @@ def summary(run: RunFolder) -> dict[str, Any]:
     """Scalars and intervals of every variant; None is unknown, never 0."""
     measured = Measured(run.data)
     judged = verdict(measured)
+    predicted = run.data.get("predicted_replay")
     return {
         "run": str(run.path),
         "status": run.data["status"],
@@ -24,7 +25,8 @@ def summary(run: RunFolder) -> dict[str, Any]:
         "verdict": judged.word,
         "verdict_rule": judged.rule,
         "verdict_numbers": asdict(judged.numbers) if judged.numbers else None,
-        "predicted_replay": run.data.get("predicted_replay"),
+        "predicted_replay": predicted,
+        "replay_outcome": measured.replay_outcome(predicted) if predicted else None,
         "variants": {row["variant"]: _variant(row, run.data) for row in measured.ladder()},
         "warnings": run.data["warnings"],
     }

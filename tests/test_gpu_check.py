@@ -92,7 +92,18 @@ def test_the_table_and_the_verdict() -> None:
     ]
     assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
     assert verdict(results[1:], rehearse=False).startswith("INCONCLUSIVE")
-    assert verdict(results, rehearse=True).startswith("REHEARSAL")
+    rehearsed = verdict(results, rehearse=True)
+    assert rehearsed.startswith("REHEARSAL") and rehearsed.endswith(verdict(results, rehearse=False))
+
+
+@pytest.mark.parametrize(("ratio", "word"), [(1.14, "near"), (0.86, "near"), (1.2, "far off")])
+def test_the_replay_is_compared_with_what_the_eager_trace_predicted(ratio: float, word: str) -> None:
+    outcome = {"variant": "cudagraph", "predicted_ms": (0.9, 1.0, 1.1), "ratio": ratio}
+    found = {**FLOOR, "replay_outcome": {**outcome, "measured_ms": (0.9, ratio, 1.5)}}
+    _, (name, status, _, detail) = lines([Result("floor bfloat16", "passed", 12.0, found=found)])
+    assert (name, status) == ("replay of floor bfloat16", word)
+    assert detail.startswith("cudagraph: predicted 1 ms (0.9 to 1.1) from the eager trace, ")
+    assert detail.endswith(f"measured {ratio} ms, {ratio:.2f} of it")
 
 
 def test_without_a_device_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,4 +118,5 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     (folder,) = tmp_path.iterdir()
     stored = json.loads((folder / "gpu-check.json").read_text())
     assert [part["status"] for part in stored["parts"]] == ["passed"] * 5
+    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
     assert all(row["step_us"] > 0 for row in stored["parts"][3]["found"]["kernels"])
