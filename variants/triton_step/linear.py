@@ -3,7 +3,8 @@
 """Projections: one loop over the rows that a program owns, and what becomes of the result.
 
 At batch 1 a row of weights times the activations is a sum in registers, and one tile of weights is always in
-flight. A larger batch streams the weights through the tensor cores (float32: exact products instead).
+flight. A larger batch is a matrix product: of bfloat16 activations on the tensor cores, of float32 ones in
+full precision (no TF32) on the ordinary ones.
 """
 
 import triton

@@ -13,7 +13,7 @@ from typing import NamedTuple
 WARPS = 8  # a program has a multiprocessor to itself: 256 threads of up to 255 registers
 TILE_BYTES = 32 << 10  # weights of one tile: 32 registers a thread, and two tiles are in flight
 MOST_SPLITS = 16  # of the keys of one head
-BATCH_TILE = 16  # rows of a tensor-core product; a batch of 1 is summed without one
+BATCH_TILE = 16  # the fewest rows of a matrix product (tl.dot); a batch of 1 is summed without one
 MOST_ROWS = 16  # of a tile
 
 
