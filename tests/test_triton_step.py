@@ -191,5 +191,5 @@ def test_the_gate_passes(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder, "build_body", build)
     model = random_model(CONFIGS["grouped"], 1)
     variant = ladder()["sdpa"].then("interpreted", "for this test", body=body)
-    result = Gate(model, "float32", steps=6, forced=6).check(decoder.Decoder(variant, model))
+    result = Gate(model, "float32", steps=6, forced=14).check(decoder.Decoder(variant, model))
     assert (result.status, result.reason) == ("pass", "")
