@@ -3,8 +3,9 @@
     python -m profiling.predict_device [--precision bfloat16] [--context 100] [--bandwidth 696]
 
 Everything printed is a PREDICTION. A replayed step takes its bytes at the bandwidth that such kernels reach,
-and a gap and a ramp per kernel; an eager step is limited by the host too. One launch lies between two cases:
-the weights stream behind the chain of phases, or nothing overlaps.
+and a gap and a ramp per kernel; an eager step is limited by the host too. Where kernels start before their
+predecessor ends (PDL), `triton` lies between two cases: all of its gaps are hidden, or none. So does one
+launch: the weights stream behind the chain of phases, or nothing overlaps.
 No torch and no Triton here.
 """
 
@@ -30,6 +31,7 @@ class Device:
     bandwidth_gb_per_s: float
     source: str
     multiprocessors: int
+    dependent_launches: bool = False  # PDL: compute capability 9.0
     host_us_per_op: float = (
         6.5  # assumed: PyTorch's dispatch and launch of one kernel on a current server CPU
     )
@@ -44,8 +46,8 @@ DEVICES = {
     for device in (
         Device("A40", 696, "datasheet", 84, host_us_per_op=15.8),  # calibrated: 4.95 ms eager step, article 2
         Device("A100", 2039, "datasheet, 80 GB SXM", 108),
-        Device("H100", 3350, "datasheet, SXM", 132),
-        Device("H200", 4300, "measured read; datasheet 4800", 132),
+        Device("H100", 3350, "datasheet, SXM", 132, dependent_launches=True),
+        Device("H200", 4300, "measured read; datasheet 4800", 132, dependent_launches=True),
     )
 }
 # operations of one GPT-2 small step counted in a run on CPU: launching and view-only ones
@@ -81,8 +83,14 @@ def geometry(config: GPTConfig, precision: str, programs: int) -> Geometry:
     return plan(setting, config.layer_norm_epsilon)
 
 
-def predict(device: Device, config: GPTConfig, precision: str = "float32", context: int = 100) -> Prediction:
-    """Every rung that is limited by launches or bytes, for a batch of 1."""
+def predict(
+    device: Device,
+    config: GPTConfig,
+    precision: str = "float32",
+    context: int = 100,
+    kernels_per_layer: int = cost.KERNELS_PER_LAYER,
+) -> Prediction:
+    """Every rung that is limited by launches or bytes, for a batch of 1. `kernels_per_layer`: of `triton`."""
     g = geometry(config, precision, device.multiprocessors)
     moved = cost.total(g, context)
     full_us = moved.read_bytes / device.bandwidth_gb_per_s / 1e3
@@ -90,9 +98,9 @@ def predict(device: Device, config: GPTConfig, precision: str = "float32", conte
     layers = config.n_layer
     scale = layers / PRESETS["gpt2"].n_layer
 
-    def replayed(nodes: float) -> Range:
+    def replayed(nodes: float, hidden_us: float = 0.0) -> Range:
         low, high = (device.node_gap_us + ramp for ramp in device.ramp_us)
-        return bytes_us[0] + nodes * low, bytes_us[1] + nodes * high
+        return bytes_us[0] + nodes * (low - hidden_us), bytes_us[1] + nodes * high
 
     def eager(kind: str) -> Range:
         launches, views = (scale * count for count in EAGER_OPS[kind])
@@ -110,7 +118,9 @@ def predict(device: Device, config: GPTConfig, precision: str = "float32", conte
         "static": eager("static"),
         "cudagraph": replayed(scale * EAGER_OPS["static"][0]),
         "compile-cudagraph": replayed(COMPILED_KERNELS_PER_LAYER * layers + 5),
-        "triton": replayed(cost.KERNELS_PER_LAYER * layers + 1),
+        "triton": replayed(
+            kernels_per_layer * layers + 1, device.node_gap_us if device.dependent_launches else 0.0
+        ),
         "onelaunch": one_launch,
     }
     in_ms = {name: (low / 1e3, high / 1e3) for name, (low, high) in rungs.items()}
@@ -121,6 +131,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16", "int8"))
     parser.add_argument("--context", type=int, default=100)
+    parser.add_argument("--kernels-per-layer", type=int, default=cost.KERNELS_PER_LAYER, help="of triton")
     parser.add_argument("--model", default="gpt2", choices=PRESETS)
     parser.add_argument(
         "--bandwidth", type=float, metavar="GB/S", help="a device of your own: its read bandwidth"
@@ -131,15 +142,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     devices = list(DEVICES.values())
     if arguments.bandwidth:
         own = replace(DEVICES["H100"], name="yours", bandwidth_gb_per_s=arguments.bandwidth, source="given")
-        own = replace(own, host_us_per_op=arguments.launch_us or own.host_us_per_op)
-        devices = [replace(own, node_gap_us=arguments.node_gap_us or own.node_gap_us)]
+        given = {"host_us_per_op": arguments.launch_us, "node_gap_us": arguments.node_gap_us}
+        devices = [replace(own, **{name: us for name, us in given.items() if us is not None})]
     print(f"PREDICTION, ms per step: {arguments.model}, {arguments.precision}, context {arguments.context}")
     for device in devices:
-        found = predict(device, PRESETS[arguments.model], arguments.precision, arguments.context)
+        config = PRESETS[arguments.model]
+        found = predict(device, config, arguments.precision, arguments.context, arguments.kernels_per_layer)
         print(f"\n{device.name}: {device.bandwidth_gb_per_s:.0f} GB/s ({device.source})")
         print(f"  {'memory floor':18} {found.memory_floor_ms:6.3f}")
         for name, (low, high) in found.rungs_ms.items():
-            print(f"  {name:18} {low:6.3f} to {high:6.3f}")
+            print(
+                f"  {name:18} {low:6.3f} to {high:6.3f}"
+                f"  {low / found.memory_floor_ms:5.2f} to {high / found.memory_floor_ms:5.2f} floors"
+            )
 
 
 if __name__ == "__main__":

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from profiling import work
-from profiling.predict_device import DEVICES, predict
+from profiling.predict_device import DEVICES, main, predict
 from variants.config import PRESETS
 
 GPT2 = PRESETS["gpt2"]
@@ -38,3 +40,22 @@ def test_known_numbers_of_the_floor() -> None:
     assert predict(DEVICES["A40"], GPT2).memory_floor_ms == pytest.approx(0.722, rel=0.02)
     assert predict(DEVICES["H200"], GPT2, "bfloat16").memory_floor_ms == pytest.approx(0.058, rel=0.05)
     assert all(device.source for device in DEVICES.values())
+
+
+def test_dependent_launches_hide_at_most_the_gaps() -> None:
+    device = DEVICES["H200"]
+    low, high = predict(device, GPT2).rungs_ms["triton"]
+    without = predict(replace(device, dependent_launches=False), GPT2).rungs_ms["triton"]
+    assert without[0] - low == pytest.approx(61 * device.node_gap_us / 1e3) and high == without[1]
+
+
+def test_a_kernel_less_per_layer_is_twelve_nodes_less() -> None:
+    device = DEVICES["A40"]
+    five, four = (predict(device, GPT2, kernels_per_layer=n).rungs_ms["triton"] for n in (5, 4))
+    saved_ms = [12 * (device.node_gap_us + ramp) / 1e3 for ramp in device.ramp_us]
+    assert [a - b for a, b in zip(five, four, strict=True)] == pytest.approx(saved_ms)
+
+
+def test_a_device_of_your_own_may_have_no_gap(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--bandwidth", "4300", "--node-gap-us", "0"])
+    assert "triton              0.184 to  0.268" in capsys.readouterr().out
