@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from experiments import _claims, _cli
 from experiments._published import Check
 from experiments._ruled import ruled
-from reports.shown import Curves, Shown
+from reports.shown import Bars, Curves, Shown
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,17 +38,31 @@ class Outcome:
 
 def report(doc: str, run: RunFolder, outcome: Outcome) -> None:
     """Store the outcome of `run` and make its report. `doc` is the experiment's docstring."""
+    claims = _claims.rows([*outcome.statements, *outcome.figures])
+    keep(doc, run, outcome.verdict, outcome.tables, outcome.curves, outcome.notes, claims)
+
+
+def keep(
+    doc: str,
+    run: RunFolder,
+    verdict: str,
+    tables: Sequence[Shown],
+    picture: Curves | Bars | None,
+    notes: Sequence[str],
+    claims: Sequence[dict[str, object]] = (),
+) -> None:
+    """Store what `run` shows, whether or not an article claims anything of it, and make its report."""
     from reports.experiment import build
 
-    checks = [*outcome.statements, *outcome.figures]
     question = " ".join(doc.partition("\n\n")[0].removeprefix("Question: ").split())
-    run.data["claims"] = _claims.rows(checks)
+    run.data["claims"] = claims
     run.data["shown"] = {
         "question": question[:1].upper() + question[1:],
-        "verdict": outcome.verdict,
-        "tables": outcome.tables,
-        "curves": outcome.curves,
-        "notes": outcome.notes,
+        "verdict": verdict,
+        "tables": tables,
+        "curves": picture if isinstance(picture, Curves) else None,
+        "bars": picture if isinstance(picture, Bars) else None,
+        "notes": notes,
     }
     run.finish()
     build(run.path)
@@ -60,7 +74,7 @@ def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: O
     checks = [*outcome.statements, *outcome.figures]
     out = _cli.console(arguments)
     for table in outcome.tables:
-        out.print(_rich(table))
+        out.print(as_rich(table))
     out.print(_claims.table(checks))
     for note in (*outcome.notes, *(f"{c.key}: {c.why}" for c in outcome.statements if c.why)):
         out.print(f"- {note}")
@@ -73,7 +87,8 @@ def conclude(arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: O
     return 0
 
 
-def _rich(table: Shown) -> Table:
+def as_rich(table: Shown) -> Table:
+    """A table of the report, as the console prints it."""
     made = ruled(
         table.title, tuple(table.columns[: table.text_columns]), tuple(table.columns[table.text_columns :])
     )

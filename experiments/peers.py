@@ -2,18 +2,16 @@
 
 Runs Hugging Face, llama.cpp, CTranslate2, ONNX Runtime and OpenVINO, as far as they are installed (see
 docs/peers.md), interleaved with our rungs: one seeded GPT-2, one prompt, greedy steps of one token, prefill
-excluded, a process per engine. Prints ratios to our one launch at the same precision.
+excluded, a process per engine. Says how many times as long they take as our one launch at the same precision.
 """
 
 from __future__ import annotations
 
 import argparse
 import random
-import sys
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from experiments import _cli
@@ -21,65 +19,47 @@ from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.peers.worker import Timed, Worker
+    from experiments._progress import ProgressLine
+    from profiling.peers.worker import Worker
+    from profiling.record import RunFolder
 
 EXAMPLES = ("", "--quick", "--peer llama.cpp,transformers --context 16,900")
-AGAINST = {
-    "float32": "onelaunch",
-    "bfloat16": "onelaunch-bf16",
-    "int8": "onelaunch-int8",
-    "int4": "onelaunch-int4",
-}
-SETTLE = 3
+SETTLE = 3  # untimed steps of a visit
+ROUNDS, QUICK_ROUNDS = 20, 4
 
 
 def parser() -> argparse.ArgumentParser:
     parser = _cli.plain_parser("experiments.peers", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add(
-        "--peer", action="append", metavar="NAME,NAME", help="which engines (default: all that are installed)"
-    )
+    add("--peer", action="append", metavar="NAME,NAME", help="which engines (default: all installed)")
     add("--model", choices=PRESETS, default="gpt2", help="its shape; weights are random (default gpt2)")
-    add(
-        "--context",
-        type=_cli.integers,
-        default=(16,),
-        metavar="N,N",
-        help="tokens of the prompt (default 16)",
-    )
+    add("--context", type=_cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt (16)")
     add("--steps", type=int, default=8, help="timed steps per visit (default 8)")
-    add("--rounds", type=int, help="rounds; each visits every engine once, in shuffled order (default 20)")
+    add("--rounds", type=int, help=f"each visits every engine once, in shuffled order (default {ROUNDS})")
     add("--threads", type=int, help="threads of every engine (default: torch's)")
     add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
-    add("--quick", action="store_true", help="4 rounds")
-    add("--folder", type=Path, help="where conversions are kept (default: a folder that is removed again)")
+    add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
+    add("--folder", type=Path, help="where conversions are kept (default: in the cache)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     config = PRESETS[arguments.model]
-    rounds = arguments.rounds or (4 if arguments.quick else 20)
     _check(arguments, config)
-    names, absent = _names(_cli.names(arguments.peer))
-    console = _cli.console(arguments)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = (arguments.folder or Path(scratch)) / f"{arguments.model}-{arguments.seed}"
-        folder.mkdir(parents=True, exist_ok=True)
-        workers, failed = _start(names, config, arguments, folder)
-        try:
-            seen = _measure(workers, failed, config, arguments, rounds)
-        finally:
-            for worker in workers.values():
-                worker.close()
-    tables = {context: _rows(seen[context]) for context in arguments.context}
-    for context, rows in tables.items():
-        _print(console, f"context {context}, {rounds} rounds of {arguments.steps} steps", rows)
-    for name, reason in {**absent, **failed}.items():
-        console.print(f"{name}: left out, {reason}")
-    if arguments.json:
-        _cli.print_json({"contexts": tables, "left_out": {**absent, **failed}, "rounds": rounds})
-    return 0
+    engines = _engines(_cli.names(arguments.peer))
+    from experiments._peers_shown import show
+    from experiments._progress import ProgressLine
+    from profiling.peers.checkpoint import kept
+    from profiling.record import RunFolder
+
+    run = RunFolder.create(arguments.out, "peers", "cpu")
+    _describe(run, arguments, engines)
+    folder = arguments.folder or kept(config, arguments.seed)
+    with ProgressLine(arguments.quiet) as progress, _workers(run, config, folder, progress) as workers:
+        _measure(run, workers, config, progress)
+    return show(arguments, __doc__ or "", run)
 
 
 def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
@@ -92,112 +72,100 @@ def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
         raise UserError(f"--context must be within 1 and {room} for this model and these steps")
 
 
-def _names(asked: list[str]) -> tuple[list[str], dict[str, str]]:
-    """What to run: ours and the peers asked for; and the peers that cannot, with the reason."""
-    from profiling.peers.engines import OURS, PEERS
+def _engines(asked: list[str]) -> dict[str, dict[str, Any]]:
+    """Ours and the peers asked for, as the record describes them; what is not installed says so."""
+    from profiling.peers.engines import ALL, OURS, PEERS
 
     unknown = [name for name in asked if name not in PEERS]
     if unknown:
         raise UserError(f"unknown peer {', '.join(unknown)}; known: {', '.join(PEERS)}")
-    peers = asked or list(PEERS)
-    absent = {
-        name: f"{PEERS[name].package} is not installed (docs/peers.md)"
-        for name in peers
-        if PEERS[name].version is None
-    }
-    return [*OURS, *(name for name in peers if name not in absent)], absent
+    described = {}
+    for name in (*OURS, *(asked or PEERS)):
+        engine = ALL[name]
+        absent = f"{engine.package} is not installed (docs/peers.md)" if engine.version is None else ""
+        described[name] = {
+            "ours": name in OURS,
+            "precision": engine.precision,
+            "package": engine.package,
+            "version": engine.version,
+            "settings": engine.settings,
+            "status": "left out" if absent else "measured",
+            "reason": absent,
+        }
+    return described
 
 
-def _start(
-    names: list[str], config: GPTConfig, arguments: argparse.Namespace, folder: Path
-) -> tuple[dict[str, Worker], dict[str, str]]:
+def _describe(run: RunFolder, arguments: argparse.Namespace, engines: dict[str, dict[str, Any]]) -> None:
     import torch
 
-    from profiling.peers.worker import Task, Worker
+    from profiling.environment import environment
 
-    workers, failed = {}, {}
-    for name in names:
-        print(f"preparing {name}", file=sys.stderr)
-        threads = arguments.threads or torch.get_num_threads()
-        try:
-            workers[name] = Worker(Task(name, config, arguments.seed, folder, threads))
-        except RuntimeError as error:
-            failed[name] = str(error)
-    return workers, failed
+    run.data |= {
+        "environment": environment(torch.device("cpu")),
+        "model": {"name": arguments.model, "precision": "float32"},
+        "workload": {
+            "contexts": sorted(set(arguments.context)),
+            "rounds": arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
+            "settle": SETTLE,
+            "steps": arguments.steps,
+            "threads": arguments.threads or torch.get_num_threads(),
+            "seed": arguments.seed,
+        },
+        "engines": engines,
+        "samples": [],
+    }
+    run.save()
 
 
-def _measure(
-    workers: dict[str, Worker],
-    failed: dict[str, str],
-    config: GPTConfig,
-    arguments: argparse.Namespace,
-    rounds: int,
-) -> dict[int, dict[str, list[Timed]]]:
-    """context -> name -> one visit per round. A worker that fails is dropped and named in `failed`."""
+@contextmanager
+def _workers(
+    run: RunFolder, config: GPTConfig, folder: Path, progress: ProgressLine
+) -> Iterator[dict[str, Worker]]:
+    """A process for each engine that can start; the reason of one that cannot goes into the record."""
+    from profiling.peers.peer import Task
+    from profiling.peers.worker import Worker
+
+    workload, workers = run.data["workload"], {}
+    tokens = max(workload["contexts"]) + SETTLE + workload["steps"] + 1
+    try:
+        engines = run.data["engines"]
+        for number, (name, entry) in enumerate(engines.items()):
+            if entry["status"] == "measured":
+                progress(f"preparing {name}", number, len(engines))
+                converted = folder / f"{entry['package']}-{entry['version']}"
+                converted.mkdir(parents=True, exist_ok=True)
+                task = Task(name, config, workload["seed"], converted, workload["threads"], tokens)
+                try:
+                    workers[name] = Worker(task)
+                except RuntimeError as error:
+                    entry |= {"status": "left out", "reason": str(error)}
+        yield workers
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def _measure(run: RunFolder, workers: dict[str, Worker], config: GPTConfig, progress: ProgressLine) -> None:
+    """One visit per engine, context and round. An engine that fails is left out from then on."""
     from profiling.peers.worker import Visit
 
-    order = random.Random(arguments.seed)
-    seen: dict[int, dict[str, list[Timed]]] = {context: {} for context in arguments.context}
+    workload = run.data["workload"]
+    order = random.Random(workload["seed"])
+    rounds = workload["rounds"]
     for round_ in range(rounds):
-        print(f"round {round_ + 1} of {rounds}", file=sys.stderr)
-        for context in arguments.context:
+        progress("rounds", round_, rounds)
+        for context in workload["contexts"]:
             prompt = tuple(order.randrange(config.vocab_size) for _ in range(context))
             for name in order.sample(sorted(workers), len(workers)):
                 try:
-                    timed = workers[name].visit(Visit(prompt, SETTLE, arguments.steps))
-                    seen[context].setdefault(name, []).append(timed)
+                    timed = workers[name].visit(Visit(prompt, SETTLE, workload["steps"]))
                 except RuntimeError as error:
-                    failed[name] = str(error)
+                    run.data["engines"][name] |= {"status": "left out", "reason": str(error)}
                     workers.pop(name).close()
-    return {context: {name: of[name] for name in workers} for context, of in seen.items()}
-
-
-def _rows(seen: dict[str, list[Timed]]) -> list[dict[str, Any]]:
-    """A row per engine, precision by precision, ours first; `ratio` is its time over our one launch's."""
-    from profiling.peers.engines import ALL
-    from profiling.stats import quantiles, ratio_interval
-
-    medians = {name: [median(visit.ms) for visit in visits] for name, visits in seen.items()}
-    rows = []
-    for name in (name for name in ALL if name in seen):
-        engine, ours = ALL[name], AGAINST[ALL[name].precision]
-        reference = [token for visit in seen["sdpa"] for token in visit.tokens]
-        tokens = [token for visit in seen[name] for token in visit.tokens]
-        rows.append(
-            {
-                "name": name,
-                "version": engine.version,
-                "precision": engine.precision,
-                "format": engine.format,
-                "step_ms": quantiles([ms for visit in seen[name] for ms in visit.ms]),
-                "visit_medians_ms": medians[name],
-                "ratio": ratio_interval(medians[name], medians[ours]) if ours in medians else None,
-                "same_tokens": sum(a == b for a, b in zip(tokens, reference, strict=True)) / len(tokens),
-            }
-        )
-    return sorted(rows, key=lambda row: list(AGAINST).index(row["precision"]))
-
-
-def _print(console: Any, title: str, rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for heading in ("precision", "engine", "version"):
-        table.add_column(heading, no_wrap=True)
-    for heading in ("median ms", "p95 ms", "over one launch", "tokens as sdpa"):
-        table.add_column(heading, justify="right")
-    for row in rows:
-        ratio, step = row["ratio"], row["step_ms"]
-        table.add_row(
-            row["precision"],
-            row["name"],
-            row["version"],
-            f"{step['median']:.2f}",
-            f"{step['p95']:.2f}",
-            "-" if ratio is None else f"{ratio.mid:.2f} [{ratio.low:.2f}, {ratio.high:.2f}]",
-            f"{row['same_tokens']:.0%}",
-        )
-    console.print(table)
+                    continue
+                sample = {"engine": name, "context": context, "round": round_}
+                run.data["samples"].append({**sample, "ms": timed.ms, "tokens": timed.tokens})
+        run.save()
 
 
 if __name__ == "__main__":

@@ -19,9 +19,9 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from profiling.record import RunFolder
 from reports.build import command, write
 from reports.content import Block, Bullets, Figure, Section, Table, Text
-from reports.drawing import INK, WIDTH_IN, styled
+from reports.drawing import BLUE, INK, PALE, WIDTH_IN, styled
 from reports.figures import line_style
-from reports.shown import Curves, Shown
+from reports.shown import Bars, Curves, Shown
 from variants.errors import UserError
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
@@ -45,17 +45,18 @@ def sections(data: dict[str, Any]) -> list[Section]:
         curves = Curves(**shown["curves"])
         alt = f"{curves.y} over {curves.x}: {', '.join([*curves.lines, *curves.levels])}"
         measured.append(Figure(name, alt, curves.caption, lambda: draw(curves)))
+    if shown.get("bars"):
+        bars = Bars(**shown["bars"])
+        alt = f"{bars.x}: {', '.join(name for group in bars.groups.values() for name in group)}"
+        measured.append(Figure(name, alt, bars.caption, lambda: draw_bars(bars)))
     for made in (Shown(**table) for table in shown["tables"]):
         measured += [Text(f"**{made.title}**"), Table(made.columns, made.rows, made.text_columns)]
     if shown["notes"]:
         measured.append(Bullets(shown["notes"]))
     made_by = [f"Made by `{data['command']}`, {data['started']}.", *data["warnings"]]
-    return [
-        Section("Question and answer", [Text(shown["question"]), Text(f"**{shown['verdict']}**")]),
-        Section("Measured", measured),
-        Section("The articles' figures", [claims_table(data["claims"])]),
-        Section("The run", [Bullets(made_by)]),
-    ]
+    answer = Section("Question and answer", [Text(shown["question"]), Text(f"**{shown['verdict']}**")])
+    claims = [Section("The articles' figures", [claims_table(data["claims"])])] if data["claims"] else []
+    return [answer, Section("Measured", measured), *claims, Section("The run", [Bullets(made_by)])]
 
 
 def claims_table(rows: Sequence[dict[str, Any]]) -> Table:
@@ -93,6 +94,32 @@ def draw(curves: Curves) -> Drawing:
     axes.set_xlabel(f"{curves.x} (log)" if curves.log_x else curves.x)
     axes.set_ylabel(f"{curves.y} (log)" if curves.log_y else curves.y)
     figure.legend(loc="outside upper center", ncols=5, fontsize=8.5)
+    return figure
+
+
+@styled
+def draw_bars(bars: Bars) -> Drawing:
+    rows = sum(len(group) + 1 for group in bars.groups.values())
+    figure = Drawing(figsize=(WIDTH_IN, 0.6 + 0.2 * rows), layout="constrained")
+    axes = figure.subplots()
+    row, ticks = 0, {}
+    for title, group in bars.groups.items():
+        ticks[row] = title
+        for name, (length, text) in group.items():
+            row += 1
+            ticks[row] = name
+            axes.barh(row, length, 0.7, color=BLUE if name in bars.ours else PALE)
+            axes.text(length, row, f" {text}", va="center", fontsize=8)
+        row += 1
+    axes.set_yticks(list(ticks), list(ticks.values()))
+    for label in axes.get_yticklabels():
+        label.set_fontweight("bold" if label.get_text() in bars.groups else "normal")
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.set_ylim(row - 0.5, -0.7)
+    axes.margins(x=0.25)
+    axes.set_xlim(left=0)
+    axes.set_xlabel(bars.x)
     return figure
 
 

@@ -1,4 +1,4 @@
-"""What an experiment shows: tables and one figure, as plain data that its run folder keeps.
+"""What an experiment shows: tables and a figure, as plain data that its run folder keeps.
 
 Console and report are made from the same data, so that they cannot differ. Light: no drawing here.
 """
@@ -32,3 +32,16 @@ class Curves:
     levels: Mapping[str, float] = field(default_factory=dict)
     log_x: bool = True
     log_y: bool = True
+
+
+@dataclass(frozen=True)
+class Bars:
+    """One figure: horizontal bars by group and name, each with a length in `x` and a text at its end.
+
+    Those in `ours` stand out.
+    """
+
+    caption: str
+    x: str
+    groups: Mapping[str, Mapping[str, tuple[float, str]]]
+    ours: Sequence[str] = ()

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import torch
 from safetensors.torch import save_file
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
+from variants import build_cache
+from variants.config import GPTConfig
 from variants.model import GPT
 
 RENAMED = {"qkv": "attn.c_attn", "out": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
@@ -23,6 +22,12 @@ GGUF_NAMES = {
     "up": "ffn_up",
     "down": "ffn_down",
 }
+
+
+def kept(config: GPTConfig, seed: int) -> Path:
+    """Where the conversions of this model are kept between runs, in a folder per engine's version."""
+    sources = [Path(__file__).with_name(name).read_bytes() for name in ("checkpoint.py", "graphs.py")]
+    return build_cache.folder("converted", repr(config), str(seed), *sources)
 
 
 def once(path: Path, make: Callable[[Path], None]) -> Path:
@@ -81,7 +86,7 @@ def hugging_face(model: GPT, folder: Path) -> None:
 
 
 def gguf(model: GPT, path: Path, kind: str) -> None:
-    """llama.cpp's format; `kind` F32, BF16, Q8_0 or Q4_0 for the matrices, float32 for the rest."""
+    """llama.cpp's format; `kind` F32, F16, BF16, Q8_0 or Q4_0 for the matrices, float32 for the rest."""
     from gguf import GGMLQuantizationType, GGUFWriter, quants
 
     config = model.config
@@ -112,53 +117,3 @@ def gguf(model: GPT, path: Path, kind: str) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-
-
-class GrowingStep(nn.Module):
-    """A step with the cache as input and output, which is what graph formats can express."""
-
-    def __init__(self, model: GPT) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, tokens: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        """tokens int64 [1,T], past: per layer k and v [1,H,n,D] -> logits [1,V], then k and v [1,H,n+T,D]."""
-        present: list[Tensor] = []
-        n = past[0].size(2)
-
-        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            k, v = torch.cat([past[2 * layer], k], dim=2), torch.cat([past[2 * layer + 1], v], dim=2)
-            present.extend((k, v))
-            visible = torch.arange(k.size(2))[None, :] <= positions[:, None]
-            return F.scaled_dot_product_attention(q, k, v, attn_mask=visible[None, None])
-
-        positions = torch.arange(n, n + tokens.size(1))
-        logits = self.model(tokens, positions, attend, lambda head, hidden: head(hidden[:, -1:]))
-        return logits[:, 0], *present
-
-
-def empty_past(model: GPT, n: int = 0) -> list[Tensor]:
-    """Keys and values of n tokens, zeros [1,H,n,D] for each layer, k and v in turn."""
-    config = model.config
-    return [torch.zeros(1, config.n_head, n, config.head_dim) for _ in range(2 * config.n_layer)]
-
-
-def past_names(model: GPT) -> list[str]:
-    return [f"{part}{layer}" for layer in range(model.config.n_layer) for part in "kv"]
-
-
-def onnx(model: GPT, path: Path) -> None:
-    """`GrowingStep` as ONNX with inputs `tokens`, `past_*` and outputs `logits`, `present_*`."""
-    names = past_names(model)
-    grows: dict[str, Any] = {"tokens": {1: "T"}}
-    grows |= {f"past_{name}": {2: "n"} for name in names} | {f"present_{name}": {2: "m"} for name in names}
-    torch.onnx.export(
-        GrowingStep(model),
-        (torch.zeros(1, 2, dtype=torch.int64), *empty_past(model, 3)),
-        str(path),
-        input_names=["tokens", *(f"past_{name}" for name in names)],
-        output_names=["logits", *(f"present_{name}" for name in names)],
-        dynamic_axes=grows,
-        opset_version=18,
-        dynamo=False,
-    )

@@ -1,42 +1,39 @@
-"""One small adapter per engine: prefill a prompt, then greedy steps of one token.
-
-Every engine runs batch 1 on the CPU with the given threads and returns the next token, chosen by argmax.
-`ALL` names what can be asked for.
-"""
+"""One small adapter per engine, and `ALL`: what can be asked for."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
+from profiling.gate import Gate
 from profiling.peers import checkpoint
+from profiling.peers.graphs import OnnxRuntime, OpenVino
+from profiling.peers.peer import Peer, Task
+from profiling.workload import BUCKETS
+from variants.decoder import Decoder
+from variants.ladder import ladder
 from variants.model import GPT
 
-
-class Peer(Protocol):
-    def prefill(self, tokens: list[int]) -> int:
-        """Forget everything, read the prompt, and return the first token."""
-        ...
-
-    def step(self, token: int) -> int:
-        """Feed one token and return the next."""
-        ...
+PROVEN_STEPS = 4
 
 
-class Ours:
-    """A rung of the ladder."""
+class Ours(Peer):
+    """A rung of the ladder, proven briefly; `python -m experiments.floor` proves it in full."""
 
-    def __init__(self, model: GPT, folder: Path, threads: int, rung: str) -> None:
-        from variants.decoder import Decoder
-        from variants.ladder import ladder
-
-        self.decoder = Decoder(ladder()[rung], model)
-        self.decoder.warm_up()
+    def __init__(self, model: GPT, task: Task, rung: str) -> None:
+        n_ctx = model.config.n_ctx
+        buckets = (*(slots for slots in BUCKETS if slots < n_ctx), n_ctx)
+        self.decoder = Decoder(ladder()[rung], model, buckets=buckets)
+        needed = next(n for n, slots in enumerate(buckets, 1) if slots >= task.tokens)
+        self.decoder.warm_up(buckets[:needed])
+        gate = Gate(model, "float32", capacity=n_ctx, steps=PROVEN_STEPS, forced=PROVEN_STEPS, brief=True)
+        result = gate.check_briefly(self.decoder)
+        if result.status != "pass":
+            raise RuntimeError(f"it does not compute the reference function: {result.reason}")
 
     def prefill(self, tokens: list[int]) -> int:
         self.decoder.prefill(torch.tensor([tokens]))
@@ -47,13 +44,13 @@ class Ours:
         return int(self.decoder.token)
 
 
-class HuggingFace:
+class HuggingFace(Peer):
     """transformers, dynamic cache, as its `generate` loop runs it."""
 
-    def __init__(self, model: GPT, folder: Path, threads: int, dtype: str) -> None:
+    def __init__(self, model: GPT, task: Task, dtype: str) -> None:
         from transformers import AutoModelForCausalLM
 
-        path = checkpoint.once(folder / "hf", lambda part: checkpoint.hugging_face(model, part))
+        path = checkpoint.once(task.folder / "hf", lambda part: checkpoint.hugging_face(model, part))
         self.model = AutoModelForCausalLM.from_pretrained(path, dtype=getattr(torch, dtype))
 
     @torch.inference_mode()
@@ -69,19 +66,21 @@ class HuggingFace:
         return self._run([token], self.past)
 
 
-class LlamaCpp:
-    """llama.cpp through its low-level binding; float32 KV cache, flash attention off (its CPU default)."""
+class LlamaCpp(Peer):
+    """llama.cpp through its low-level binding. Its cache is its default, float16, unless all is float32."""
 
-    def __init__(self, model: GPT, folder: Path, threads: int, kind: str) -> None:
+    def __init__(self, model: GPT, task: Task, kind: str) -> None:
         import llama_cpp as lib
 
-        path = checkpoint.once(folder / f"{kind}.gguf", lambda part: checkpoint.gguf(model, part, kind))
+        path = checkpoint.once(task.folder / f"{kind}.gguf", lambda part: checkpoint.gguf(model, part, kind))
         self.lib, self.vocab = lib, model.config.vocab_size
         lib.llama_backend_init()
         loaded = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
         settings = lib.llama_context_default_params()
         settings.n_ctx = settings.n_batch = settings.n_ubatch = model.config.n_ctx
-        settings.n_threads = settings.n_threads_batch = threads
+        settings.n_threads = settings.n_threads_batch = task.threads
+        if kind == "F32":
+            settings.type_k = settings.type_v = lib.GGML_TYPE_F32
         self.context = lib.llama_init_from_model(loaded, settings)
 
     def _run(self, tokens: list[int]) -> int:
@@ -101,21 +100,21 @@ class LlamaCpp:
         return self._run([token])
 
 
-class CTranslate2:
-    """CTranslate2's generator, asked for one token at a time."""
+class CTranslate2(Peer):
+    """CTranslate2's generator, which writes on in a thread of its own until it is closed."""
 
-    def __init__(self, model: GPT, folder: Path, threads: int, compute: str) -> None:
+    def __init__(self, model: GPT, task: Task, compute: str) -> None:
         import ctranslate2
 
-        source = checkpoint.once(folder / "hf", lambda part: checkpoint.hugging_face(model, part))
+        source = checkpoint.once(task.folder / "hf", lambda part: checkpoint.hugging_face(model, part))
         path = checkpoint.once(
-            folder / f"ct2-{compute}",
+            task.folder / f"ct2-{compute}",
             lambda part: ctranslate2.converters.TransformersConverter(str(source)).convert(
                 str(part), quantization=compute
             ),
         )
         self.limit = model.config.n_ctx
-        self.generator = ctranslate2.Generator(str(path), compute_type=compute, intra_threads=threads)
+        self.generator = ctranslate2.Generator(str(path), compute_type=compute, intra_threads=task.threads)
 
     def prefill(self, tokens: list[int]) -> int:
         self.stream = self.generator.generate_tokens(
@@ -126,136 +125,79 @@ class CTranslate2:
     def step(self, token: int) -> int:
         return int(next(self.stream).token_id)
 
-
-class OnnxRuntime:
-    """ONNX Runtime; the cache stays in its own memory between steps."""
-
-    def __init__(self, model: GPT, folder: Path, threads: int, kind: str) -> None:
-        import onnxruntime
-
-        path = checkpoint.once(folder / "step.onnx", lambda part: checkpoint.onnx(model, part))
-        if kind == "int8":
-            path = checkpoint.once(folder / "step-int8.onnx", lambda part: self._quantise(path, part))
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads
-        options.add_session_config_entry("session.intra_op.allow_spinning", "1")
-        self.session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        self.ort, self.names = onnxruntime, checkpoint.past_names(model)
-        self.empty = [t.numpy() for t in checkpoint.empty_past(model)]
-        self.past: list[Any] = []
-
-    @staticmethod
-    def _quantise(path: Path, part: Path) -> None:
-        from onnxruntime.quantization import QuantType, quantize_dynamic
-
-        quantize_dynamic(path, part, weight_type=QuantType.QInt8, per_channel=True)
-
-    def _run(self, tokens: list[int]) -> int:
-        import numpy as np
-
-        binding = self.session.io_binding()
-        binding.bind_cpu_input("tokens", np.array([tokens]))
-        for name, value in zip(self.names, self.past, strict=True):
-            binding.bind_ortvalue_input(f"past_{name}", value)
-        for name in ("logits", *(f"present_{name}" for name in self.names)):
-            binding.bind_output(name, "cpu")
-        self.session.run_with_iobinding(binding)
-        logits, *self.past = binding.get_outputs()
-        return int(logits.numpy().argmax())
-
-    def prefill(self, tokens: list[int]) -> int:
-        self.past = [self.ort.OrtValue.ortvalue_from_numpy(array) for array in self.empty]
-        return self._run(tokens)
-
-    def step(self, token: int) -> int:
-        return self._run([token])
-
-
-class OpenVino:
-    """OpenVINO with the cache as the model's own state."""
-
-    def __init__(self, model: GPT, folder: Path, threads: int, kind: str) -> None:
-        import openvino
-        from openvino._offline_transformations import apply_make_stateful_transformation
-
-        def convert(part: Path) -> None:
-            names = checkpoint.past_names(model)
-            example = (torch.zeros(1, 2, dtype=torch.int64), *checkpoint.empty_past(model, 3))
-            shape = [1, model.config.n_head, -1, model.config.head_dim]
-            converted = openvino.convert_model(
-                checkpoint.GrowingStep(model), example_input=example, input=[[1, -1], *([shape] * len(names))]
-            )
-            for port, name in zip(converted.inputs, ["tokens", *(f"past_{n}" for n in names)], strict=True):
-                port.get_tensor().set_names({name})
-            for port, name in zip(
-                converted.outputs, ["logits", *(f"present_{n}" for n in names)], strict=True
-            ):
-                port.get_tensor().set_names({name})
-            apply_make_stateful_transformation(converted, {f"past_{n}": f"present_{n}" for n in names})
-            part.mkdir()
-            openvino.save_model(converted, part / "step.xml", compress_to_fp16=False)
-
-        path = checkpoint.once(folder / "openvino", convert)
-        settings = {
-            "INFERENCE_NUM_THREADS": threads,
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": kind,
-            "KV_CACHE_PRECISION": kind,
-        }
-        compiled = openvino.Core().compile_model(path / "step.xml", "CPU", settings)
-        self.request = compiled.create_infer_request()
-
-    def _run(self, tokens: list[int]) -> int:
-        import numpy as np
-
-        return int(next(iter(self.request.infer({"tokens": np.array([tokens])}).values())).argmax())
-
-    def prefill(self, tokens: list[int]) -> int:
-        self.request.reset_state()
-        return self._run(tokens)
-
-    def step(self, token: int) -> int:
-        return self._run([token])
+    def rest(self) -> None:
+        self.stream.close()  # else it computes through the others' visits
 
 
 @dataclass(frozen=True)
 class Engine:
-    """An adapter with the weights' format; `precision` says what it is compared with."""
+    """An adapter with the weights' `kind` in its own words; `precision` says what it is compared with."""
 
-    build: Callable[[GPT, Path, int, str], Peer]
-    format: str
+    build: Callable[[GPT, Task, str], Peer]
+    kind: str
     precision: str
-    package: str  # whose version is reported; none: ours
+    package: str = "torch"  # whose version is reported
+    settings: str = ""
 
     @property
     def version(self) -> str | None:
         """The installed version; None where it is not installed."""
         try:
-            return metadata.version(self.package or "torch")
+            return metadata.version(self.package)
         except metadata.PackageNotFoundError:
             return None
 
 
+def _transformers(dtype: str, precision: str) -> Engine:
+    settings = f"{dtype}, dynamic cache, its own SDPA attention"
+    return Engine(HuggingFace, dtype, precision, "transformers", settings)
+
+
+def _llama(kind: str, precision: str) -> Engine:
+    cache = "float32" if kind == "F32" else "float16"
+    return Engine(LlamaCpp, kind, precision, "llama-cpp-python", f"GGUF {kind}, cache {cache}, built here")
+
+
+def _ctranslate2(compute: str, precision: str) -> Engine:
+    settings = f"compute type {compute}, generate_tokens one by one"
+    return Engine(CTranslate2, compute, precision, "ctranslate2", settings)
+
+
+def _onnx(kind: str, precision: str, weights: str) -> Engine:
+    settings = f"{weights}, all graph optimisations, cache in its own memory"
+    return Engine(OnnxRuntime, kind, precision, "onnxruntime", settings)
+
+
+def _openvino(kind: str, precision: str, weights: str) -> Engine:
+    settings = f"{weights}, latency hint, cache as the model's state"
+    return Engine(OpenVino, kind, precision, "openvino", settings)
+
+
 OURS = {
-    "sdpa": Engine(Ours, "sdpa", "float32", ""),
-    "aoti": Engine(Ours, "aoti", "float32", ""),
-    "onelaunch": Engine(Ours, "onelaunch", "float32", ""),
-    "onelaunch-bf16": Engine(Ours, "onelaunch-bf16", "bfloat16", ""),
-    "onelaunch-int8": Engine(Ours, "onelaunch-int8", "int8", ""),
-    "onelaunch-int4": Engine(Ours, "onelaunch-int4", "int4", ""),
+    "cat": Engine(Ours, "cat", "float32", settings="the study's baseline, growing cache"),
+    "sdpa": Engine(Ours, "sdpa", "float32", settings="eager, static cache"),
+    "aoti": Engine(Ours, "aoti", "float32", settings="the same step by AOTInductor"),
+    "onelaunch": Engine(Ours, "onelaunch", "float32", settings="one parallel region per step"),
+    "onelaunch-bf16": Engine(Ours, "onelaunch-bf16", "16 bit", settings="weights and cache bfloat16"),
+    "onelaunch-int8": Engine(Ours, "onelaunch-int8", "8 bit", settings="int8 per channel, int8 activations"),
+    "onelaunch-int4": Engine(Ours, "onelaunch-int4", "4 bit", settings="groups of 64, int8 activations"),
 }
 PEERS = {
-    "transformers": Engine(HuggingFace, "float32", "float32", "transformers"),
-    "transformers bf16": Engine(HuggingFace, "bfloat16", "bfloat16", "transformers"),
-    "llama.cpp": Engine(LlamaCpp, "F32", "float32", "llama-cpp-python"),
-    "llama.cpp BF16": Engine(LlamaCpp, "BF16", "bfloat16", "llama-cpp-python"),
-    "llama.cpp Q8_0": Engine(LlamaCpp, "Q8_0", "int8", "llama-cpp-python"),
-    "llama.cpp Q4_0": Engine(LlamaCpp, "Q4_0", "int4", "llama-cpp-python"),
-    "CTranslate2": Engine(CTranslate2, "float32", "float32", "ctranslate2"),
-    "CTranslate2 int8": Engine(CTranslate2, "int8", "int8", "ctranslate2"),
-    "ONNX Runtime": Engine(OnnxRuntime, "float32", "float32", "onnxruntime"),
-    "ONNX Runtime int8": Engine(OnnxRuntime, "int8", "int8", "onnxruntime"),
-    "OpenVINO": Engine(OpenVino, "f32", "float32", "openvino"),
-    "OpenVINO bf16": Engine(OpenVino, "bf16", "bfloat16", "openvino"),
+    "transformers": _transformers("float32", "float32"),
+    "transformers bf16": _transformers("bfloat16", "16 bit"),
+    "llama.cpp": _llama("F32", "float32"),
+    "llama.cpp F16": _llama("F16", "16 bit"),
+    "llama.cpp BF16": _llama("BF16", "16 bit"),
+    "llama.cpp Q8_0": _llama("Q8_0", "8 bit"),
+    "llama.cpp Q4_0": _llama("Q4_0", "4 bit"),
+    "CTranslate2": _ctranslate2("float32", "float32"),
+    "CTranslate2 int8": _ctranslate2("int8", "8 bit"),
+    "ONNX Runtime": _onnx("float32", "float32", "float32"),
+    "ONNX Runtime int8": _onnx("int8", "8 bit", "dynamic int8 per channel"),
+    "ONNX Runtime int4": _onnx("int4", "4 bit", "MatMulNBits, groups of 64, int8 activations"),
+    "OpenVINO": _openvino("f32", "float32", "float32"),
+    "OpenVINO bf16": _openvino("bf16", "16 bit", "bfloat16"),
+    "OpenVINO int8": _openvino("i8", "8 bit", "int8 weights per channel"),
+    "OpenVINO int4": _openvino("i4", "4 bit", "int4 weights in groups of 64"),
 }
 ALL = OURS | PEERS

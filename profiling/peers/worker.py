@@ -6,26 +6,21 @@ The parent asks one process at a time for a visit; between visits all of them wa
 from __future__ import annotations
 
 import multiprocessing
+import os
 import time
+import warnings
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
-from typing import Any
 
-from variants.config import GPTConfig
+from profiling.peers.peer import Peer, Task
 
 BUILD_SECONDS = 900  # converting and compiling; a hang is an error, not a wait
-
-
-@dataclass(frozen=True)
-class Task:
-    """One engine over one model: `name` as in `engines.ALL`; conversions are kept in `folder`."""
-
-    name: str
-    config: GPTConfig
-    seed: int
-    folder: Path
-    threads: int
+NAP_SECONDS, NAPS = 0.02, 100
+QUIET = {
+    "TRANSFORMERS_VERBOSITY": "error",
+    "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "CI": "true",  # OpenVINO sends no statistics
+}
 
 
 @dataclass(frozen=True)
@@ -79,14 +74,14 @@ class Worker:
             self.process.join(5)
             raise RuntimeError(f"its process ended with status {self.process.exitcode}") from None
         if isinstance(answer, Exception):
-            raise RuntimeError(
-                f"{type(answer).__name__}: {str(answer).splitlines()[0] if str(answer) else ''}"
-            )
+            raise answer
         return answer
 
 
 def _serve(connection: Connection, task: Task) -> None:
     """The child: build the engine, then answer visits until the pipe closes."""
+    os.environ |= QUIET  # before anything reads it
+    warnings.simplefilter("ignore")
     import torch
 
     from profiling.peers import engines
@@ -95,9 +90,9 @@ def _serve(connection: Connection, task: Task) -> None:
     torch.set_num_threads(task.threads)
     try:
         engine = engines.ALL[task.name]
-        peer = engine.build(random_model(task.config, task.seed), task.folder, task.threads, engine.format)
+        peer = engine.build(random_model(task.config, task.seed), task, engine.kind)
     except Exception as error:
-        connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+        connection.send(_in_a_line(error))
         return
     connection.send(None)
     while True:
@@ -108,14 +103,37 @@ def _serve(connection: Connection, task: Task) -> None:
         try:
             connection.send(_run(peer, visit))
         except Exception as error:
-            connection.send(RuntimeError(f"{type(error).__name__}: {error}"))
+            connection.send(_in_a_line(error))
 
 
-def _run(peer: Any, visit: Visit) -> Timed:
+def _in_a_line(error: Exception) -> RuntimeError:
+    """What travels to the parent: an engine's own exceptions may not."""
+    first = (str(error).strip().splitlines() or ["no message"])[0]
+    return RuntimeError(first if type(error) is RuntimeError else f"{type(error).__name__}: {first}")
+
+
+def _run(peer: Peer, visit: Visit) -> Timed:
+    import torch
+
+    from profiling.clock import Clock
+
     tokens = [peer.prefill(list(visit.prompt))]
-    ms: list[float] = []
-    for _ in range(visit.settle + visit.steps):
-        start = time.perf_counter()
+
+    def step() -> None:
         tokens.append(peer.step(tokens[-1]))
-        ms.append((time.perf_counter() - start) * 1e3)
-    return Timed(ms[visit.settle :], tokens)
+
+    clock = Clock(torch.device("cpu"))
+    clock.each_ms(step, visit.settle)
+    ms = clock.each_ms(step, visit.steps)
+    peer.rest()
+    _wait_for_quiet()
+    return Timed(ms, tokens)
+
+
+def _wait_for_quiet() -> None:
+    """Until this process uses no processor: some pools spin on after their work, in the next one's time."""
+    for _ in range(NAPS):
+        before = time.process_time()
+        time.sleep(NAP_SECONDS)
+        if time.process_time() - before < NAP_SECONDS / 10:
+            return
