@@ -1,0 +1,169 @@
+"""Question: does a step grow with the bytes it must read, over context, batch, threads, width and model size?
+
+Every point is a run of its own on the CPU, proven briefly and timed in rounds beside the memory floor of its
+own bytes: the base at all contexts and also as narrow models, then one thing changed at a time, at the
+smallest context. A model whose proof does not fit into memory is left out and named.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from experiments import _cli
+from reports.numbers import interval, megabytes, number
+from reports.shown import Curves, Shown
+from variants.config import PRESETS
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.growth import Point, Step
+    from profiling.metrics import Measured
+    from profiling.record import RunFolder
+    from profiling.stats import Interval
+    from profiling.workload import Workload
+
+    Steps = dict[str, list[Step]]  # by axis
+
+EXAMPLES = ("", "--quick", "--variant onelaunch-int8 --models gpt2,gpt2-large --batches 1,16")
+MODELS, QUICK_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), ("gpt2", "gpt2-medium")
+BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16), (1, 4)
+CONTEXTS = (10, 100, 500, 1000)
+ROUNDS, QUICK_ROUNDS = 10, 3
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = _cli.plain_parser("experiments.growth", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed (default onelaunch)")
+    add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
+    add("--batches", type=_cli.integers, metavar="N,N", help="base first (default 1,2,4,8,16)")
+    add("--threads", type=_cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
+    add("--context", type=_cli.integers, metavar="N,N", help="of the base (default 10,100,500,1000)")
+    add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
+    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, fewer models and batches")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    import torch
+
+    from experiments._measured import chosen_variants
+    from experiments._progress import ProgressLine
+    from experiments._setup import silence_libraries
+    from profiling.environment import environment
+    from profiling.growth import grow, points
+    from profiling.record import RunFolder
+
+    silence_libraries()
+    (variant,) = chosen_variants([arguments.variant], "float32", "cpu", beside=())
+    quick = arguments.quick
+    models = _cli.names(arguments.models) or (QUICK_MODELS if quick else MODELS)
+    batches = arguments.batches or (QUICK_BATCHES if quick else BATCHES)
+    threads = arguments.threads or tuple(dict.fromkeys((torch.get_num_threads(), 1)))
+    unknown = [name for name in models if name not in PRESETS]
+    if unknown or min(*batches, *threads, 1) < 1:
+        raise UserError(f"--models takes {', '.join(PRESETS)}; --batches and --threads at least 1")
+    workload = _workload(arguments, models)
+    run = RunFolder.create(arguments.out, "growth", "cpu")
+    run.data |= {
+        "environment": environment(torch.device("cpu")),
+        "model": {"name": models[0], "precision": variant.precision},
+    }
+    with ProgressLine(arguments.quiet) as progress:
+        measured = grow(run, points(models, batches, threads), variant, workload, progress)
+    return _show(arguments, run, variant.name, measured)
+
+
+def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
+    from experiments._measured import contexts_that_fit
+    from profiling.workload import Workload
+
+    rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
+    workload = Workload(
+        rounds=rounds, seed=arguments.seed, gate_steps=16, brief_gate=True, prompt=1, ttft_rounds=0
+    )
+    contexts = arguments.context or contexts_that_fit(CONTEXTS, PRESETS[models[0]], workload.tokens_after)
+    workload = replace(workload, contexts=tuple(sorted(set(contexts))))
+    workload.check(PRESETS[models[0]])
+    return workload
+
+
+# -- from the records to what is shown ----------------------------------------------------------
+
+
+def _show(
+    arguments: argparse.Namespace, run: RunFolder, variant: str, measured: dict[Point, Measured]
+) -> int:
+    from experiments._outcome import as_rich, keep
+    from profiling.growth import slope_over_bytes, steps_by_axis
+
+    if not any(not point.axis for point in measured):
+        raise UserError(f"nothing to grow from: {'; '.join(run.data['warnings'])}")
+    steps = steps_by_axis(variant, measured)
+    slope = slope_over_bytes(next(iter(measured.values())), variant)
+    tables = [_table(axis, rows) for axis, rows in steps.items()]
+    verdict = _verdict(steps, slope)
+    notes = [
+        "points are separate runs: compare their ratios to the floor, not their times",
+        "threads, batch and model at the smallest context; widths are models of as many layers and ops",
+    ]
+    keep(__doc__ or "", run, verdict, tables, _curves(steps), notes)
+    console = _cli.console(arguments)
+    for table in tables:
+        console.print(as_rich(table))
+    for warning in run.data["warnings"]:
+        console.print(f"- {warning}")
+    console.print(f"Run folder: {run.path}", soft_wrap=True)
+    console.print(verdict, soft_wrap=True)
+    if arguments.json:
+        _cli.print_json({"run": str(run.path), "steps": steps, "slope_over_bytes": slope})
+    return 0
+
+
+def _table(axis: str, rows: Sequence[Step]) -> Shown:
+    cells = [
+        (
+            row.value,
+            megabytes(row.bytes),
+            number(row.step_ms),
+            number(row.floor_ms),
+            interval(row.ratio),
+            interval(row.excess_ms),
+        )
+        for row in rows
+    ]
+    heads = (axis, "MB read", "step, ms", "floor, ms", "over floor", "less floor, ms")
+    return Shown(f"Over {axis}", heads, cells)
+
+
+def _curves(steps: Steps) -> Curves:
+    lines = {axis: [(row.bytes / 1e6, row.step_ms) for row in rows] for axis, rows in steps.items()}
+    every = sorted({(row.bytes / 1e6, row.floor_ms) for rows in steps.values() for row in rows})
+    return Curves(
+        "Median step over the bytes that it must read, whatever made them more, beside a plain read of them.",
+        "MB read in a step",
+        "step, ms",
+        {**{axis: points for axis, points in lines.items() if axis != "threads"}, "memory floor": every},
+    )
+
+
+def _verdict(steps: Steps, slope: Interval | None) -> str:
+    parts = [f"a token of context costs {interval(slope)} times the read of its bytes"]
+    for axis in ("batch", "model"):
+        if len(rows := steps.get(axis, [])) > 1:
+            parts.append(f"{axis} {rows[-1].value} stands {interval(rows[-1].ratio)} over its floor")
+    if steps["width"]:
+        narrow = steps["width"][0]
+        parts.append(f"what does not grow is {interval(narrow.excess_ms)} ms (width {narrow.value})")
+    return f"{'; '.join(parts)}."
+
+
+if __name__ == "__main__":
+    _cli.run(main)

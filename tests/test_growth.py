@@ -1,0 +1,133 @@
+"""Growth: one point per thing changed, beside the floor of its own bytes; slopes by hand."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from experiments import growth
+from profiling import growth as points_and_steps
+from profiling.growth import Point, points, slope_over_bytes, steps_by_axis
+from profiling.metrics import Measured
+from profiling.record import RunFolder
+from profiling.work import weights_read_bytes
+from variants.config import PRESETS, GPTConfig
+from variants.errors import UserError
+
+OTHER = GPTConfig(n_layer=2, n_head=2, n_embd=96, n_ctx=64, vocab_size=101)
+FLAGS = ["--variant", "sdpa", "--models", "tiny,other", "--batches", "1,3", "--threads", "1,2"]
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
+    out = tmp_path_factory.mktemp("growth")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PRESETS, "other", OTHER)
+        assert growth.main([*FLAGS, "--context", "6,20", "--quick", "--quiet", "--out", str(out)]) == 0
+    (path,) = out.iterdir()
+    return RunFolder.load(path)
+
+
+def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None:
+    tables = {table["columns"][0]: table["rows"] for table in ran.data["shown"]["tables"]}
+    values = {axis: [row[0] for row in rows] for axis, rows in tables.items()}
+    assert values == {
+        "context": ["6", "20"],
+        "batch": ["1", "3"],
+        "threads": ["1", "2"],
+        "model": ["tiny", "other"],
+        "width": ["64"],
+    }
+    assert ran.data["warnings"] == [] and ran.data["status"] == "complete"
+    assert tables["batch"][0][1:] == tables["context"][0][1:] == tables["model"][0][1:]
+
+
+def test_every_point_is_proven_and_keeps_its_own_record(ran: RunFolder) -> None:
+    records = [RunFolder.load(path).data for path in sorted((ran.path / "points").iterdir())]
+    assert len(records) == 4
+    assert all(record["variants"]["sdpa"]["status"] == "proven" for record in records)
+    assert {record["environment"]["threads"] for record in records} == {1, 2}
+    assert {record["workload"]["batch"] for record in records} == {1, 3}
+    weights = weights_read_bytes(OTHER, 4)
+    (other,) = (record for record in records if record["model"]["name"] == "other")
+    assert other["variants"]["sdpa"]["prediction"]["0"]["bytes"] == weights
+
+
+def test_the_report_says_what_the_console_says(ran: RunFolder) -> None:
+    text = (ran.path / "report.md").read_text(encoding="utf-8")
+    assert ran.data["shown"]["verdict"] in text and "memory floor" in text
+    assert (ran.path / "figures" / "growth.png").stat().st_size > 1000
+
+
+def test_points_differ_from_the_base_in_one_thing() -> None:
+    made = points(["a", "b"], [1, 4], [2, 1])
+    assert made == [
+        Point("a", 1, 2),
+        Point("a", 4, 2, "batch"),
+        Point("a", 1, 1, "threads"),
+        Point("b", 1, 2, "model"),
+    ]
+    assert [point.value for point in made] == ["base", "4", "1", "b"]
+
+
+def by_hand(per_token_ms: float) -> Measured:
+    """1000 bytes in 1 ms of floor, 10 more bytes per token of context, in two rounds of unequal speed."""
+    speeds = {0: 1.0, 1: 1.2}
+    samples = [
+        {"round": r, "variant": "x", "width": 8, "context": n, "steps_ms": [s * (2 + per_token_ms * n)]}
+        for r, s in speeds.items()
+        for n in (0, 100)
+    ]
+    floors = [
+        {"round": r, "bytes": kb * 1000, "pages": "default", "ms": [s * kb]}
+        for r, s in speeds.items()
+        for kb in (1, 2)
+    ]
+    prediction = {"0": {"bytes": 1000}, "100": {"bytes": 2000}}
+    record: dict[str, Any] = {
+        "model": {"n_embd": 8},
+        "workload": {"contexts": [0, 100]},
+        "variants": {"x": {"pages": "default", "prediction": prediction}},
+        "samples": [{**sample, "pipelined_ms": None} for sample in samples],
+        "floors": floors,
+    }
+    return Measured(record)
+
+
+def test_slope_by_hand() -> None:
+    """A token's 10 bytes take 0.01 ms at the floor's rate: a slope of 0.013 ms is 1.3 times that."""
+    found = slope_over_bytes(by_hand(0.013), "x")
+    assert found is not None and found == pytest.approx((1.3, 1.3, 1.3))
+    assert slope_over_bytes(by_hand(-0.01), "x") is None  # a step that does not grow has no such ratio
+
+
+def test_steps_by_hand() -> None:
+    (step, _), *rest = steps_by_axis("x", {Point("a", 1, 1): by_hand(0.013)}).values()
+    assert (step.value, step.bytes, step.step_ms, step.floor_ms) == ("0", 1000, 2.2, 1.1)
+    assert step.ratio is not None and step.ratio.mid == pytest.approx(2)
+    assert rest == [[]]  # no widths, and axes that were not varied have no rows
+
+
+def test_a_model_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(points_and_steps, "free_bytes", lambda device: 1)
+    with pytest.raises(UserError, match="tiny is left out: memory"):
+        growth.main(["--models", "tiny", "--context", "6,20", "--quick", "--quiet", "--out", str(tmp_path)])
+
+
+@pytest.mark.parametrize("flags", [["--models", "gpt5"], ["--batches", "0"], ["--threads", "0,1"]])
+def test_bad_flags_are_refused(flags: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--models takes"):
+        growth.main([*flags, "--out", str(tmp_path)])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    flags = ["--variant", "sdpa", "--models", "tiny", "--batches", "1", "--threads", "1", "--context", "6"]
+    assert growth.main([*flags, "--rounds", "2", "--json", "--out", str(tmp_path)]) == 0
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(result["steps"]) == {"context", "width"} and result["slope_over_bytes"] is None
