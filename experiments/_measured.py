@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from variants.config import GPTConfig
@@ -69,12 +70,13 @@ def proven_runner(
     from profiling.record import RunFolder
     from profiling.runner import Runner
 
+    workload = replace(workload, brief_gate=arguments.quick)
     workload.check(model.config)
     run = RunFolder.create(arguments.out, experiment, model.device.type)
     runner = Runner(run, workload, model, variants)
     with ProgressLine(arguments.quiet) as runner.progress:
         runner.describe(arguments.model)
-        runner.prove(brief=arguments.quick)
+        runner.prove()
         for name, entry in run.data["variants"].items():
             if entry["status"] != "proven":
                 run.warn(f"{name}: {entry['status']}: {entry['reason']}")

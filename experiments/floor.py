@@ -30,6 +30,7 @@ QUICK: dict[str, Any] = {
     "contexts": (10, 100),
     "rounds": 4,
     "gate_steps": 16,
+    "brief_gate": True,
     "ttft_rounds": 1,
     "naive_rounds": 1,
 }
@@ -42,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
         "--variant",
         action="append",
         metavar="NAME,NAME",
-        help="what to measure, or all (default: the exact rungs)",
+        help="what to measure, or all (default: the exact rungs to the floor)",
     )
     add("--list", action="store_true", help="show the variants and stop")
     add("--no-trace", action="store_true", help="skip the profiler")
@@ -96,7 +97,12 @@ def _runner(
 def _note_choice(
     arguments: argparse.Namespace, runner: Runner, variants: dict[str, Variant], added: list[str]
 ) -> None:
-    """Say in the record what was added for comparison, or left for a request."""
+    """Say in the record what was added for comparison, or left for a request, or proven less."""
+    if runner.workload.brief_gate:
+        runner.run.warn(
+            f"--quick: {runner.workload.rounds} rounds, and variants are proven over "
+            f"{runner.workload.gate_steps} greedy and as many random tokens only"
+        )
     if added:
         runner.run.warn(f"added for comparison: {', '.join(added)}")
     others = [name for name in variants if name not in runner.record["variants"]]

@@ -21,7 +21,8 @@ from profiling.stats import (
 )
 from variants.ladder import BASELINE
 
-AGAIN = f"{BASELINE} again"  # the baseline under a second name: the run's own noise
+AGAIN_SUFFIX = " again"
+AGAIN = BASELINE + AGAIN_SUFFIX  # the baseline under a second name: the run's own noise
 REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
 Record = dict[str, Any]
 
@@ -35,6 +36,9 @@ class Measured:
         self.contexts: list[int] = list(record["workload"]["contexts"]) if "workload" in record else []
         columns = ["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
         samples = pd.DataFrame(record.get("samples", []), columns=columns)
+        # what failed has no time, even if it was timed before it failed
+        failed = [name for name, entry in self.record["variants"].items() if entry["status"] == "failed"]
+        samples = samples[~samples.variant.str.removesuffix(AGAIN_SUFFIX).isin(failed)]
         self.samples = samples.assign(median_ms=[float(np.median(ms)) for ms in samples.steps_ms])
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
         floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
@@ -42,6 +46,11 @@ class Measured:
         self._reads = dict(iter(self.floors.groupby(["bytes", "pages"])))
         self._rows: dict[str, dict[str, Any]] = {}
         self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
+
+    def _entry(self, variant: str) -> Record:
+        """What is recorded of a variant, by either of the baseline's names."""
+        entry: Record = self.record["variants"][variant.removesuffix(AGAIN_SUFFIX)]
+        return entry
 
     def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
         """What was timed of one variant at one context; at full size unless a width is given."""
@@ -63,7 +72,7 @@ class Measured:
 
     def memory_floor(self, variant: str, context: int, pages: str | None = None) -> pd.Series:
         """Memory floor of a full-size variant at a context, by round; on its own page size by default."""
-        entry = self.record["variants"][variant.removesuffix(" again")]
+        entry = self._entry(variant)
         if "prediction" not in entry:
             return pd.Series(dtype=float)
         return self.reads(entry["prediction"][str(context)]["bytes"], pages or entry["pages"])
@@ -77,7 +86,7 @@ class Measured:
 
         Empty where the line meets zero: such a step does not grow with a line (without a cache it does not).
         """
-        slots = self.record["variants"][variant.removesuffix(" again")]["slots"]
+        slots = self._entry(variant)["slots"]
         rounds = pd.concat([self.steps(variant, n) for n in self.contexts], axis=1).dropna()
         x = [slots[str(n)] for n in self.contexts]
         if len(set(x)) < 2 or rounds.empty:

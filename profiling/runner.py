@@ -1,21 +1,18 @@
 """The one runner: predicts, builds, proves, times, traces. Nothing else in this project times a step.
 
-A round visits every subject at every context in shuffled order. The baseline is visited twice under two
-names, so that each run carries its own noise; the memory floor of each subject's own bytes is read in the
-same round.
+What a round of timing is stands in `profiling.rounds`. The baseline is visited twice under two names, so that
+each run carries its own noise; the memory floor of each subject's own bytes is read in the same round.
 """
 
 from __future__ import annotations
 
-import random
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from torch._dynamo.utils import counters
-
-from profiling.ceilings import FloorReader, ceilings, page_sizes
+from profiling.ceilings import ceilings
 from profiling.clock import Clock
 from profiling.environment import environment
 from profiling.expect import floor_bytes, predict, step_ops
@@ -23,10 +20,12 @@ from profiling.gate import Gate
 from profiling.memory import decoder_bytes
 from profiling.metrics import AGAIN, REPLAYS
 from profiling.record import RunFolder
+from profiling.rounds import Rounds
 from profiling.subjects import Material, Subject, described, narrow_config, width_configs
 from profiling.tracing import LARGE_TRACE_BYTES, traced
 from profiling.workload import Workload
 from variants.decoder import Decoder
+from variants.errors import one_line
 from variants.ladder import BASELINE
 from variants.model import GPT, random_model
 from variants.requirements import compiles, why_not
@@ -64,16 +63,16 @@ class Runner:
         self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
         self.run.save()
 
-    def prove(self, brief: bool = False) -> None:
-        """Build, predict, warm up and prove every variant at full size; `brief` as the gate says."""
-        workload = self.workload
-        self._prepare_model(self.model, workload.contexts, self.variants, workload.gate_steps, brief)
+    def prove(self) -> None:
+        """Build, predict, warm up and prove every variant at full size."""
+        self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
 
     def prepare(self) -> None:
         """The same, then narrow."""
         self.prove()
         narrow = narrow_config(self.model.config)
-        for config in (narrow, *width_configs(self.model.config)):
+        between = [] if self.workload.brief_gate else width_configs(self.model.config)
+        for config in (narrow, *between):
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
             passed = [v for v in self.variants if self._entry(v.name)["status"] == "proven"]
             chosen = [v for v in passed if v.cache != "none" and (config is narrow or not compiles(v))]
@@ -85,12 +84,12 @@ class Runner:
             self.run.warn("no variant is proven here, so nothing was timed")
             return
         done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
-        readers = {pages: self._reader(pages) for pages in page_sizes(self.model.device)}
-        before = counters["stats"]["unique_graphs"]
+        rounds = Rounds(self.record, self.workload, self.subjects, self.clock)
+        before = _compiled_graphs()
         for number in range(done, self.workload.rounds):
             self.progress("rounds", number, self.workload.rounds)
-            self._round(number, readers)
-            self.record["recompiles_while_timing"] = counters["stats"]["unique_graphs"] - before
+            rounds.time(number)
+            self.record["recompiles_while_timing"] = _compiled_graphs() - before
             self.run.save()
         self.progress("rounds", self.workload.rounds, self.workload.rounds)
 
@@ -131,7 +130,6 @@ class Runner:
         contexts: tuple[int, ...],
         variants: list[Variant],
         gate_steps: int,
-        brief: bool = False,
     ) -> None:
         full, workload = model is self.model, self.workload
         buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
@@ -144,9 +142,10 @@ class Runner:
             steps=gate_steps,
             forced=min(GATE_FORCED, gate_steps),
             seed=workload.seed,
-            brief=brief,
+            brief=workload.brief_gate,
         )
-        for number, variant in enumerate(variants):
+        # the baseline first: its errors are the budget of all others
+        for number, variant in enumerate(sorted(variants, key=lambda v: v.name != BASELINE)):
             self.progress(
                 f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
             )
@@ -173,10 +172,11 @@ class Runner:
             warm_up = [asdict(cost) for cost in decoder.warm_up()]
             seconds = time.perf_counter() - start
             result = gate.check(decoder) if full else gate.check_briefly(decoder)
+            decoder.verify()
             if full and result.status == "pass":
                 self._describe_decoder(entry, decoder, material)
         except Exception as error:  # whatever a variant does wrong, the others are still measured
-            entry.update(status="failed", reason=_one_line(error))
+            entry.update(status="failed", reason=one_line(error))
             return None
         if full:
             entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
@@ -197,76 +197,8 @@ class Runner:
         entry["memory"] = decoder_bytes(decoder)
         entry["slots"] = {str(n): decoder.bucket(n) for n in self.workload.contexts}
 
-    # -- timing -------------------------------------------------------------------------------
 
-    def _reader(self, pages: str) -> FloorReader:
-        most = max(floor_bytes(subject.decoder, max(subject.contexts)) for subject in self.subjects)
-        return FloorReader(most, self.model.device, pages)
-
-    def _round(self, number: int, readers: dict[str, FloorReader]) -> None:
-        visits: list[Callable[[], None]] = []
-        for subject in list(self.subjects):
-            if number < subject.rounds:
-                visits += [self._visit(number, subject, context) for context in subject.contexts]
-            if number < self.workload.ttft_rounds and subject.full_size:
-                visits.append(self._first_token(number, subject))
-        sizes = sorted({floor_bytes(s.decoder, n) for s in self.subjects for n in (0, *s.contexts)})
-        visits += [self._floor(number, pages, size, readers) for pages in readers for size in sizes]
-        random.Random(f"{self.workload.seed} {number}").shuffle(visits)
-        for visit in visits:
-            visit()
-
-    def _visit(self, number: int, subject: Subject, context: int) -> Callable[[], None]:
-        def visit() -> None:
-            decoder = subject.decoder
-            try:
-                subject.load(context)
-                self.clock.each_ms(decoder.advance, subject.settle)
-                steps = self.clock.each_ms(decoder.advance, subject.steps)
-                pipelined = None
-                if self.model.device.type != "cpu":  # a CPU step is done when its call returns
-                    pipelined = self.clock.pipelined_ms(decoder.advance, subject.steps)
-            except Exception as error:
-                self._drop(subject, error)
-                return
-            self.record["samples"].append(
-                {
-                    "round": number,
-                    "variant": subject.name,
-                    "width": subject.width,
-                    "context": context,
-                    "batch": subject.decoder.batch,
-                    "steps_ms": steps,
-                    "pipelined_ms": pipelined,
-                }
-            )
-
-        return visit
-
-    def _first_token(self, number: int, subject: Subject) -> Callable[[], None]:
-        def visit() -> None:
-            prompt = subject.material.tokens[:, : self.workload.prompt]
-            (ms,) = self.clock.each_ms(lambda: subject.decoder.prefill(prompt), 1)
-            self.record["ttft"].append({"round": number, "variant": subject.name, "ms": ms})
-
-        return visit
-
-    def _floor(
-        self, number: int, pages: str, size: int, readers: dict[str, FloorReader]
-    ) -> Callable[[], None]:
-        def visit() -> None:
-            ms = readers[pages].read_ms(size, settle=1, times=self.workload.steps)
-            self.record["floors"].append({"round": number, "bytes": size, "pages": pages, "ms": ms})
-
-        return visit
-
-    def _drop(self, subject: Subject, error: Exception) -> None:
-        """A variant that crashes while it is timed is out, and the others go on."""
-        self._entry(subject.decoder.variant.name).update(status="failed", reason=_one_line(error))
-        name = subject.decoder.variant.name
-        self.subjects = [s for s in self.subjects if s.decoder.variant.name != name]
-
-
-def _one_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+def _compiled_graphs() -> int:
+    """Graphs that torch.compile has built in this process. Loading it for a count would take seconds."""
+    loaded = sys.modules.get("torch._dynamo.utils")
+    return 0 if loaded is None else int(loaded.counters["stats"]["unique_graphs"])

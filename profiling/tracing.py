@@ -20,7 +20,6 @@ from profiling.trace_analysis import analyse
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.one_launch import OneLaunch
-from variants.requirements import compiles
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
@@ -33,22 +32,6 @@ def activities(device: torch.device) -> list[ProfilerActivity]:
     if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
         raise UserError("this torch build cannot trace CUDA; install a CUDA build or use --no-trace")
     return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
-
-
-def traced_decoder(decoder: Decoder, slots: int) -> Decoder:
-    """The decoder to trace. Code compiled for the CPU shows its kernels only when built with their marks."""
-    if not compiles(decoder.variant) or decoder.model.device.type != "cpu":
-        return decoder
-    with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
-        marked = Decoder(
-            decoder.variant,
-            decoder.model,
-            batch=decoder.batch,
-            capacity=decoder.capacity,
-            buckets=decoder.buckets,
-        )
-        marked.warm_up([slots])
-    return marked
 
 
 def trace_steps(decoder: Decoder, path: Path) -> list[float]:
@@ -78,9 +61,8 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
 def traced(subject: Subject, path: Path, ceilings: dict[str, float | None]) -> dict[str, Any]:
     """Trace a subject at its smallest context into `path`; what the record keeps of it."""
     context = subject.contexts[0]
-    decoder = traced_decoder(subject.decoder, subject.decoder.bucket(context))
-    decoder.load(*subject.material.first(context))
-    profiled_ms = trace_steps(decoder, path)
+    subject.load(context)
+    profiled_ms = trace_steps(subject.decoder, path)
     analysis = analyse(path, profiled_ms, _replay_costs(ceilings))
     return {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
 

@@ -22,9 +22,10 @@ class Workload:
     rounds: int = 20
     seed: int = 0
     gate_steps: int = 200
+    brief_gate: bool = False  # prove greedy and forced tokens only, for a first look
     prompt: int = 100  # tokens of the prefill that is timed for TTFT
     ttft_rounds: int = 3
-    naive_rounds: int = 3  # the no-cache curve is a picture, no verdict hangs on it
+    naive_rounds: int = 2  # the no-cache curve is a picture, no verdict hangs on it
 
     @staticmethod
     def restored(stored: dict[str, Any]) -> Workload:

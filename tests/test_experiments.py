@@ -182,10 +182,10 @@ def test_a_batch_beyond_memory_is_left_out_with_the_reason(
     from profiling import batches
 
     run = RunFolder.create(tmp_path, "batch", "cpu")
-    workload = Workload(contexts=(6,), gate_steps=2, prompt=1)
+    workload = Workload(contexts=(6,), gate_steps=2, brief_gate=True, prompt=1)
     runner = Runner(run, workload, random_model(PRESETS["tiny"]), [ladder()["sdpa"]])
     runner.record["ceilings"] = {"read_gb_per_s": 10.0, "matmul_flop_per_s": 1e10}
-    runner.prove(brief=True)
+    runner.prove()
     permitted = batches.needed_bytes(runner, 2, 64)
     monkeypatch.setattr(batches, "free_bytes", lambda device: permitted)
     add_batches(runner, runner.subjects[0], [2, 3], 6, 64)

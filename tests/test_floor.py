@@ -15,6 +15,7 @@ import pytest
 from experiments import floor
 from profiling import runner as runner_module
 from profiling.record import RunFolder
+from profiling.rounds import Rounds
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -121,6 +122,7 @@ def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, caps
     monkeypatch.setattr(runner_module, "Decoder", watched)
     result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
     assert result["variants"]["tape"]["reason"] == "RuntimeError: the grid barrier timed out"
+    assert result["variants"]["tape"]["step_ms"] == {"6": None, "20": None}
     assert result["variants"]["sdpa"]["step_ms"]["6"] > 0
 
 
@@ -136,14 +138,14 @@ def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monke
 
 def test_an_interrupted_run_resumes_to_the_same_record(tmp_path: Path, capsys, monkeypatch) -> None:
     whole = run([*FAST, "--variant", "tape", "--out", str(tmp_path / "a")], capsys)
-    measured = runner_module.Runner._round
+    measured = Rounds.time
 
-    def interrupted(self, number, readers):
+    def interrupted(self, number):
         if number == 1:
             raise KeyboardInterrupt
-        measured(self, number, readers)
+        measured(self, number)
 
-    monkeypatch.setattr(runner_module.Runner, "_round", interrupted)
+    monkeypatch.setattr(Rounds, "time", interrupted)
     with pytest.raises(KeyboardInterrupt):
         floor.main([*FAST, "--variant", "tape", "--out", str(tmp_path / "b")])
     monkeypatch.undo()

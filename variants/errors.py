@@ -6,3 +6,9 @@ class UserError(Exception):
 
     The command line prints it as one line and exits with code 2; nothing has been written.
     """
+
+
+def one_line(error: BaseException) -> str:
+    """Type and first line of a message: what a table or a record says of a crash."""
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

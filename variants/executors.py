@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from variants.aoti import compile_step
+from variants.aoti import MARKED, compile_step
 from variants.cuda_graph import capture
 from variants.tape import record
 
@@ -60,7 +60,7 @@ class Compiled:
     def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> Artefact:
         start = time.perf_counter()
         compiled = torch.compile(
-            _with_own_code(step), fullgraph=True, dynamic=False, options=self.options or None
+            _with_own_code(step), fullgraph=True, dynamic=False, options=MARKED | self.options
         )
         for _ in range(TRIAL_STEPS):
             compiled(token)

@@ -8,7 +8,13 @@ from __future__ import annotations
 from variants.errors import UserError
 from variants.spec import Variant
 
-ON_REQUEST = ("compiled, C++ wrapper", "AOTInductor")
+# What a run measures unless it is told: the exact rungs that lead to the floor. Left for a request ("all", or
+# by name): reduced precisions of weights or cache, which compute another function; second spellings of a
+# compiled step, which build for minutes; other pages and caches, which are no step on the way.
+DEFAULT = (
+    *("naive", "cat", "boolmask", "lasthead", "static", "sdpa", "compile", "tape"),
+    *("cudagraph", "compile-cudagraph", "triton", "onelaunch"),
+)
 KV_RUNGS = (("kv-bf16", "bfloat16", 16, ""), ("kv-int8", "int8", 8, ", and a scale per token and head"))
 BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
 
@@ -100,27 +106,15 @@ def _less_precise(parent: Variant, names: dict[str, str]) -> list[Variant]:
     ]
 
 
-def by_default(variants: dict[str, Variant]) -> list[Variant]:
-    """What a run measures unless it is told: the rungs that compute the root's function to its precision.
-
-    Left for a request ("all", or by name): reduced precisions of weights or cache, which compute another
-    function, and second spellings of a compiled step, which build for minutes.
-    """
-    root = next(iter(variants.values()))
-    return [
-        variant
-        for variant in variants.values()
-        if (variant.precision, variant.kv) == (root.precision, root.kv) and variant.executor not in ON_REQUEST
-    ]
-
-
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
     """The named variants plus what they are compared with, in ladder order, and the names added.
 
-    No name stands for `by_default`, "all" for every rung. Raises UserError for a name that is unknown.
+    No name stands for those of DEFAULT, "all" for every rung. Raises UserError for a name that is unknown.
     """
-    if not names or names == ["all"]:
-        return by_default(variants) if not names else list(variants.values()), []
+    if names == ["all"]:
+        return list(variants.values()), []
+    if not names:
+        return [variant for variant in variants.values() if variant.name in DEFAULT], []
     unknown = [name for name in names if name not in variants]
     if unknown:
         raise UserError(f"unknown variant {', '.join(unknown)}; known: {', '.join(variants)}")

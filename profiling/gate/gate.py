@@ -15,6 +15,7 @@ from profiling.gate.checks import CHECKS, Mismatch, Trial
 from profiling.gate.oracle import Errors, Oracle, agreement_with
 from variants.config import GPTConfig
 from variants.decoder import Decoder
+from variants.errors import one_line
 from variants.kv import KV_ROUNDING
 from variants.ladder import BASELINE, ladder
 from variants.model import GPT, random_model
@@ -120,8 +121,7 @@ class Gate:
         except Mismatch as mismatch:
             result.fail(name, str(mismatch))
         except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
-            reason = str(error).strip().splitlines() or ["no message"]
-            result.fail(name if result.greedy_steps else "build", f"{type(error).__name__}: {reason[0]}")
+            result.fail(name if result.greedy_steps else "build", one_line(error))
         return result
 
     def _judge(self, name: str, errors: Errors | None, variant: Variant, result: GateResult) -> None:
