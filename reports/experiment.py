@@ -117,7 +117,7 @@ def draw_bars(bars: Bars) -> Drawing:
     axes.tick_params(axis="y", length=0)
     axes.grid(visible=False, axis="y")
     axes.set_ylim(row - 0.5, -0.7)
-    axes.margins(x=0.25)
+    axes.margins(x=0.35)  # for the texts
     axes.set_xlim(left=0)
     axes.set_xlabel(bars.x)
     return figure

@@ -15,7 +15,7 @@ from profiling.peers import checkpoint, compare, engines, graphs, worker
 from profiling.peers.peer import Peer, Task
 from profiling.peers.worker import Visit, Worker
 from profiling.record import RunFolder
-from reports import experiment as report
+from reports import build
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
@@ -253,7 +253,7 @@ def test_the_report(ran: tuple[RunFolder, str]) -> None:
     run, _ = ran
     before = (run.path / "report.md").read_text(encoding="utf-8")
     (run.path / "report.md").unlink()
-    assert report.main([str(run.path)]) == 0
+    assert build.main([str(run.path)]) == 0
     text = (run.path / "report.md").read_text(encoding="utf-8")
     assert text == before
     assert "dynamic cache" in text and run.data["engines"]["transformers"]["version"] in text

@@ -74,6 +74,8 @@ class LlamaCpp(Peer):
 
         path = checkpoint.once(task.folder / f"{kind}.gguf", lambda part: checkpoint.gguf(model, part, kind))
         self.lib, self.vocab = lib, model.config.vocab_size
+        self.silent = lib.llama_log_callback(lambda level, text, data: None)  # kept: C calls it until the end
+        lib.llama_log_set(self.silent, None)
         lib.llama_backend_init()
         loaded = lib.llama_model_load_from_file(str(path).encode(), lib.llama_model_default_params())
         settings = lib.llama_context_default_params()

@@ -5,6 +5,7 @@ The parent asks one process at a time for a visit; between visits all of them wa
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import time
@@ -17,8 +18,8 @@ from profiling.peers.peer import Peer, Task
 BUILD_SECONDS = 900  # converting and compiling; a hang is an error, not a wait
 NAP_SECONDS, NAPS = 0.02, 100
 QUIET = {
-    "TRANSFORMERS_VERBOSITY": "error",
     "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+    "PYTHONWARNINGS": "ignore",
     "CI": "true",  # OpenVINO sends no statistics
 }
 
@@ -82,6 +83,7 @@ def _serve(connection: Connection, task: Task) -> None:
     """The child: build the engine, then answer visits until the pipe closes."""
     os.environ |= QUIET  # before anything reads it
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)
     import torch
 
     from profiling.peers import engines
