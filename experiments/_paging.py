@@ -1,8 +1,7 @@
-"""The three measurements of paging: a queue over one memory, prefills over one pool, steps of two rungs."""
+"""Two measurements of paging beside its steps: a queue over one memory, and prefills over one pool."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -12,12 +11,7 @@ from torch import Tensor
 
 from experiments._serving import Blocks, Slabs, Store, lengths, serve
 from profiling.clock import Clock
-from profiling.gate import Gate
 from profiling.gate.oracle import random_stream
-from profiling.record import RunFolder
-from profiling.runner import Progress
-from profiling.subjects import Material, Subject
-from profiling.workload import Workload
 from variants.blocks import BLOCK, BlockPool, blocks_for
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -78,43 +72,3 @@ def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> dict[str, Any]
         alone.prefill(text[:, :held])
     same = torch.equal(alone.extend(text[:, held:])[:, -1], logits)
     return {"tokens": text.size(1), "shared": held, "ms": ms, "bit_equal": same}
-
-
-def time_steps(
-    run: RunFolder,
-    model: GPT,
-    precision: str,
-    rungs: Sequence[str],
-    workload: Workload,
-    progress: Progress,
-) -> None:
-    """The rungs proven, then timed in shuffled rounds; samples into the run folder as they arrive."""
-    buckets = workload.buckets(model.config)
-    gate = Gate(
-        model,
-        precision,
-        batch=workload.batch,
-        capacity=buckets[-1],
-        steps=workload.gate_steps,
-        seed=workload.seed,
-    )
-    material = Material(model, precision, workload, max(workload.contexts))
-    clock, subjects = Clock(model.device), []
-    run.data |= {"gate": {}, "samples": []}
-    for name in rungs:
-        variant = ladder(precision)[name]
-        decoder = Decoder(variant, model, batch=workload.batch, capacity=buckets[-1], buckets=buckets)
-        run.data["gate"][name] = result = asdict(gate.check(decoder))
-        if result["status"] == "pass":
-            subjects.append(Subject(name, decoder, workload.contexts, material, True, workload))
-    for number in range(workload.rounds if len(subjects) == len(rungs) else 0):
-        progress("rounds", number, workload.rounds)
-        visits = [(subject, context) for subject in subjects for context in workload.contexts]
-        random.Random(f"{workload.seed} {number}").shuffle(visits)
-        for subject, context in visits:
-            subject.load(context)
-            clock.each_ms(subject.decoder.advance, subject.settle)
-            steps = clock.each_ms(subject.decoder.advance, subject.steps)
-            sample = {"round": number, "variant": subject.name, "context": context, "steps_ms": steps}
-            run.data["samples"].append(sample)
-        run.save()

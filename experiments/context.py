@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 EXAMPLES = ("", "--quick", "--variant static,tape --context 10,100,1000")
 ALL = (8, 10, 32, 64, 100, 128, 256, 384, 500, 640, 768, 896, 1000, 1018)
 QUICK = (10, 100, 500, 1000)
-QUICK_VARIANTS = ("static", "sdpa")
+QUICK_VARIANTS = ("sdpa",)
 COLUMNS = 5  # contexts that a table of 80 columns has room for
 SAME = 0.05  # change of the step over all contexts that is still "the same"
 NOTHING = 1.25  # a speedup that is still nothing

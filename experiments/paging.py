@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments import _cli
 from experiments._outcome import Outcome, conclude
@@ -23,6 +23,10 @@ from experiments._published import Check
 from profiling.workload import Workload
 from reports.shown import Curves, Shown
 from variants.errors import UserError
+from variants.ladder import ladder
+
+if TYPE_CHECKING:
+    from profiling.runner import Runner
 
 EXAMPLES = ("", "--quick", "--model tiny --requests 64")
 CONTIGUOUS, PAGED = "sdpa", "paged"
@@ -41,38 +45,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("requests", "prompts"):
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
-    from experiments._measured import contexts_that_fit, model_on_device
-    from experiments._paging import prefixes, queue, time_steps
-    from experiments._progress import ProgressLine
-    from profiling.environment import environment
-    from profiling.record import RunFolder
+    from experiments._measured import contexts_that_fit, model_on_device, proven_runner
+    from experiments._paging import prefixes, queue
 
-    model, device = model_on_device(arguments)
-    workload = Workload(batch=arguments.batch, seed=arguments.seed)
+    model, _ = model_on_device(arguments)
+    workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
     if arguments.quick:
-        workload = replace(workload, contexts=(10, 100), rounds=8, gate_steps=16)
+        workload = replace(workload, contexts=(10, 100), rounds=6, gate_steps=16)
     flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
     workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
     if arguments.context is None:
         fitting = contexts_that_fit(workload.contexts, model.config, workload.tokens_after)
         workload = replace(workload, contexts=fitting)
-    workload.check(model.config)
-    run = RunFolder.create(arguments.out, "paging", device.type)
-    run.data |= {
-        "environment": environment(device),
-        "workload": asdict(workload),
-        "model": {"name": arguments.model, "precision": arguments.precision, **asdict(model.config)},
-    }
-    with ProgressLine(arguments.quiet) as progress:
-        progress("queue", 0, 1)
-        run.data["queue"] = queue(arguments.requests, model.config.n_ctx, arguments.seed)
-        progress("prompts", 0, 1)
-        run.data["prefixes"] = prefixes(
+
+    def measure(runner: Runner) -> None:
+        runner.record["queue"] = queue(arguments.requests, model.config.n_ctx, arguments.seed)
+        runner.progress("prompts", 0, 1)
+        runner.record["prefixes"] = prefixes(
             model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed
         )
-        progress("gate", 0, 1)
-        time_steps(run, model, arguments.precision, (CONTIGUOUS, PAGED), workload, progress)
-    return conclude(arguments, __doc__ or "", run, outcome(run.data))
+        runner.measure()
+
+    rungs = [ladder(arguments.precision)[name] for name in (CONTIGUOUS, PAGED)]
+    runner = proven_runner(arguments, "paging", model, workload, rungs, measure)
+    return conclude(arguments, __doc__ or "", runner.run, outcome(runner.record))
 
 
 # -- what is shown ----------------------------------------------------------------------------
@@ -120,7 +116,6 @@ def outcome(record: dict[str, Any]) -> Outcome:
         f"in pieces: ticks in which the next one's slots were free, but not side by side; blocks ran out for "
         f"requests that held {blocks['recomputed']:,} tokens in all, and these waited and began again",
         "the first request of each layout finds an empty pool and is counted",
-        *(f"{n} failed the gate: {g['reason']}" for n, g in record["gate"].items() if g["status"] != "pass"),
     ]
     return Outcome(what, _statements(record, hits), [], tables, curves if cost else None, notes)
 
@@ -137,7 +132,7 @@ def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
     unused = 1 - filled["slab of the limit"]
     spare = (blocks["reserved"] - blocks["used"]) / max(1.0, blocks["running"])
     same = all(layout["bit_equal"] for layout in record["prefixes"].values())
-    proven = all(result["status"] == "pass" for result in record["gate"].values())
+    proven = all(entry["status"] == "proven" for entry in record["variants"].values())
     plain, end, front = (hits[layout] for layout in LAYOUTS)
     return [
         Check("paging.unused", f"{unused:.0%} never used", "most: over half", unused > 0.5),

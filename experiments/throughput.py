@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from variants.decoder import Decoder
 
 EXAMPLES = ("", "--quick", "--new 16,64 --variant tape --model gpt2-medium")
-NEW, QUICK_NEW = (16, 32, 64, 128, 256, 512), (16, 32, 64)
+NEW, QUICK_NEW = (16, 32, 64, 128, 256, 512), (16, 32)
 PROMPT, WHOLE_PROMPT = 10, 8  # the first article's prompt; the second fills the context from 8 tokens
 FLAT, COLLAPSED = 0.8, 0.9  # slowest over fastest rate that is still flat; last over first that is not
 SHORT = 0.5  # a speedup under half of the work removed

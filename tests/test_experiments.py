@@ -121,7 +121,7 @@ def test_every_context_is_timed_after_the_proof(ran: dict[str, RunFolder]) -> No
     record = ran["context"].data
     assert {entry["status"] for entry in record["variants"].values()} == {"proven"}
     assert {(s["variant"], s["context"]) for s in record["samples"]} >= {
-        (name, n) for name in ("naive", "cat", "static", "sdpa") for n in (6, 20)
+        (name, n) for name in ("naive", "cat", "sdpa") for n in (6, 20)
     }
     titles = [table["title"] for table in record["shown"]["tables"]]
     assert len(titles) == 3 and "peak" in titles[1] and "95 %" in titles[2]
