@@ -189,7 +189,7 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
             )
         if result.name.startswith("kernels") and result.found:
             rates = [(row["kernel"], row["gb_per_s"]) for row in result.found["kernels"]]
-            detail = ", ".join(f"{name} {rate:.0f} GB/s" for name, rate in rates if rate is not None)
+            detail = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in rates if rate is not None)
         rows.append((result.name, result.status, f"{result.seconds:.0f}", detail))
         if result.found.get("replay_outcome"):
             rows.append(replay_line(result.name, result.found["replay_outcome"]))

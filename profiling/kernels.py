@@ -20,20 +20,26 @@ from variants.caches import StaticCache
 from variants.config import PRESETS
 from variants.model import random_model
 from variants.triton_step import cost
-from variants.triton_step.bodies import TritonStep
+from variants.triton_step.bodies import OneLaunch, TritonStep
 
-# operator -> kernels of `cost.step` that it launches
+# operator -> its kernel, and the phases of `cost.step` that it runs
 LAUNCHES = {
-    "qkv": ("qkv_first", "qkv"),
-    "attend": ("attend",),
-    "residual": ("out", "down"),
-    "up": ("up",),
-    "head": ("head",),
+    "qkv": ("qkv_kernel", ("qkv_first", "qkv")),
+    "attend": ("attend_kernel", ("attend",)),
+    "residual": ("residual_kernel", ("out", "down")),
+    "up": ("up_kernel", ("up",)),
+    "head": ("head_kernel", ("head",)),
+    "one_step": ("one_step", ("qkv_first", "qkv", "attend", "out", "up", "down", "head")),
 }
 
 
-def measure(body: TritonStep, token: torch.Tensor, context: int, steps: int) -> list[dict[str, Any]]:
-    """Per kernel: launches and bytes per step, microseconds per step, GB/s. Unprofiled steps come first."""
+def measure(
+    body: TritonStep | OneLaunch, token: torch.Tensor, context: int, steps: int
+) -> list[dict[str, Any]]:
+    """Per kernel of a body: launches, bytes and microseconds per step, GB/s; an unprofiled step comes first.
+
+    Raises RuntimeError where the profile holds none of them.
+    """
     on_cuda = token.is_cuda
     activities = [ProfilerActivity.CUDA] if on_cuda else []
     with torch.inference_mode():
@@ -47,20 +53,23 @@ def measure(body: TritonStep, token: torch.Tensor, context: int, steps: int) -> 
     seen = {event.key: event for event in profiled.key_averages()}
     costs = cost.step(body.geometry, context)
     rows = []
-    for operator, kernels in LAUNCHES.items():
-        event = seen.get(f"{operator}_kernel" if on_cuda else f"triton_step::{operator}")
-        moved = sum(costs[k][0] * (costs[k][1].read_bytes + costs[k][1].written_bytes) for k in kernels)
-        spent = None if event is None else event.device_time_total if on_cuda else event.cpu_time_total
-        us = None if not spent else spent / steps
+    for operator, (kernel, phases) in LAUNCHES.items():
+        event = seen.get(kernel if on_cuda else f"triton_step::{operator}")
+        if event is None:
+            continue
+        moved = sum(costs[p][0] * (costs[p][1].read_bytes + costs[p][1].written_bytes) for p in phases)
+        us = (event.device_time_total if on_cuda else event.cpu_time_total) / steps
         rows.append(
             {
                 "kernel": operator,
-                "launches": sum(costs[k][0] for k in kernels),
+                "launches": event.count / steps,
                 "bytes": moved,
                 "step_us": us,
                 "gb_per_s": moved / us / 1e3 if us else None,
             }
         )
+    if not rows:
+        raise RuntimeError(f"the profile holds no kernel of {type(body).__name__}")
     return rows
 
 
@@ -77,7 +86,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache = StaticCache(config, 1, config.n_ctx, model.wpe.weight)
     cache.length.fill_(arguments.context)
     token = torch.zeros(1, 1, dtype=torch.int64, device=arguments.device)
-    rows = measure(TritonStep(model, cache), token, arguments.context, arguments.steps)
+    one = OneLaunch(model, cache)
+    rows = [
+        row
+        for body in (TritonStep(model, cache), one)
+        for row in measure(body, token, arguments.context, arguments.steps)
+    ]
+    one.verify()
     print(json.dumps({"precision": arguments.precision, "context": arguments.context, "kernels": rows}))
 
 

@@ -119,4 +119,7 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     stored = json.loads((folder / "gpu-check.json").read_text())
     assert [part["status"] for part in stored["parts"]] == ["passed"] * 5
     assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
-    assert all(row["step_us"] > 0 for row in stored["parts"][3]["found"]["kernels"])
+    rows = stored["parts"][3]["found"]["kernels"]
+    launches = {"qkv": 2, "attend": 2, "residual": 4, "up": 2, "head": 1, "one_step": 1}  # of two layers
+    assert {row["kernel"]: row["launches"] for row in rows} == launches
+    assert all(row["step_us"] > 0 for row in rows)
