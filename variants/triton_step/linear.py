@@ -13,6 +13,7 @@ import triton.language as tl
 from variants.triton_step.tiles import (
     layer_norm,
     load_activations,
+    load_inputs,
     load_per_row,
     load_scales,
     load_tiles,
@@ -41,15 +42,13 @@ def multiply_batch(x, norm, weights, row, end, m: tl.constexpr, g: tl.constexpr)
     ROWS: tl.constexpr = m.tile_rows
     NORMED: tl.constexpr = m.normed
     BATCH: tl.constexpr = g.batch_tile
-    B: tl.constexpr = g.batch
     HALF: tl.constexpr = g.half
     w, scale, bias, gain, shift = weights
-    b = tl.arange(0, BATCH)[:, None]
     n = row + tl.arange(0, ROWS)[:, None]
     y = tl.zeros((BATCH, ROWS), tl.float32)
     for start in range(0, K, TILE):
         k = start + tl.arange(0, TILE)[None, :]
-        xs = tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+        xs = load_inputs(x, start, m, g)
         if NORMED:
             mean, deviation = norm
             xs = (xs - mean) * deviation * tl.load(gain + k, mask=k < K, other=0).to(tl.float32)
@@ -100,20 +99,26 @@ def no_state():
 
 
 @triton.jit
-def store_qkv(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
-    """Queries to q [B, H*D]; keys and values to slot `slot` of their caches [B, Hkv, capacity, D]."""
+def lanes(row, end, m: tl.constexpr, g: tl.constexpr):
+    """Where a tile of a result belongs: row of the batch, row of the matrix, and whether both exist."""
     ROWS: tl.constexpr = m.tile_rows
     BATCH: tl.constexpr = g.batch_tile
     B: tl.constexpr = g.batch
+    b = tl.arange(0, BATCH)[:, None]
+    n = row + tl.arange(0, ROWS)[None, :]
+    return b, n, (n < end) & (b < B)
+
+
+@triton.jit
+def store_qkv(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
+    """Queries to q [B, H*D]; keys and values to slot `slot` of their caches [B, Hkv, capacity, D]."""
     D: tl.constexpr = g.head_dim
     QUERIES: tl.constexpr = g.n_head * g.head_dim
     KEYS: tl.constexpr = g.n_kv_head * g.head_dim
     HEADS: tl.constexpr = g.n_kv_head
     CAPACITY: tl.constexpr = g.capacity
     q, k_cache, v_cache, slot = out
-    b = tl.arange(0, BATCH)[:, None]
-    n = row + tl.arange(0, ROWS)[None, :]
-    inside = (n < end) & (b < B)
+    b, n, inside = lanes(row, end, m, g)
     tl.store(q + b * QUERIES + n, y, mask=inside & (n < QUERIES))
     j = (n + (KEYS - QUERIES % KEYS)) % KEYS
     at = ((b * HEADS + j // D) * CAPACITY + slot) * D + j % D
@@ -126,26 +131,17 @@ def store_qkv(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
 @triton.jit
 def store_gelu(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
     """GELU with the tanh approximation, written as a sigmoid: tanh(z) = 2 sigmoid(2 z) - 1."""
-    ROWS: tl.constexpr = m.tile_rows
-    BATCH: tl.constexpr = g.batch_tile
-    B: tl.constexpr = g.batch
     F: tl.constexpr = m.rows
-    b = tl.arange(0, BATCH)[:, None]
-    n = row + tl.arange(0, ROWS)[None, :]
+    b, n, inside = lanes(row, end, m, g)
     activated = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    tl.store(out + b * F + n, activated, mask=(n < end) & (b < B))
+    tl.store(out + b * F + n, activated, mask=inside)
     return state
 
 
 @triton.jit
 def add_to_residual(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
-    ROWS: tl.constexpr = m.tile_rows
-    BATCH: tl.constexpr = g.batch_tile
-    B: tl.constexpr = g.batch
     C: tl.constexpr = m.rows
-    b = tl.arange(0, BATCH)[:, None]
-    n = row + tl.arange(0, ROWS)[None, :]
-    inside = (n < end) & (b < B)
+    b, n, inside = lanes(row, end, m, g)
     here = out + b * C + n
     tl.store(here, tl.load(here, mask=inside, other=0.0, cache_modifier=".cg") + y, mask=inside)
     return state
@@ -154,14 +150,9 @@ def add_to_residual(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
 @triton.jit
 def store_logits(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
     """Logits [B, V]; the state is the best one so far and its index, per lane."""
-    ROWS: tl.constexpr = m.tile_rows
-    BATCH: tl.constexpr = g.batch_tile
-    B: tl.constexpr = g.batch
     V: tl.constexpr = m.rows
     top, at = state
-    b = tl.arange(0, BATCH)[:, None]
-    n = row + tl.arange(0, ROWS)[None, :]
-    inside = (n < end) & (b < B)
+    b, n, inside = lanes(row, end, m, g)
     y = y.to(out.dtype.element_ty)
     tl.store(out + b * V + n, y, mask=inside)
     y = y.to(tl.float32)  # the argmax is that of the logits as they were stored

@@ -101,19 +101,25 @@ def embed(token, position, wte, wpe, x, m: tl.constexpr, g: tl.constexpr):
 
 
 @triton.jit
-def load_activations(x, m: tl.constexpr, g: tl.constexpr):
-    """x float32 [B, columns] of an earlier phase, as chunks [batch tile, tile]."""
+def load_inputs(x, start, m: tl.constexpr, g: tl.constexpr):
+    """[batch tile, tile] from column `start` of x float32 [B, columns], which other programs wrote."""
     K: tl.constexpr = m.columns
     TILE: tl.constexpr = m.tile_columns
-    CHUNKS: tl.constexpr = m.chunks
     ROWS: tl.constexpr = g.batch_tile
     B: tl.constexpr = g.batch
     b = tl.arange(0, ROWS)[:, None]
+    k = start + tl.arange(0, TILE)[None, :]
+    return tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+
+
+@triton.jit
+def load_activations(x, m: tl.constexpr, g: tl.constexpr):
+    """x float32 [B, columns] of an earlier phase, as chunks [batch tile, tile]."""
+    TILE: tl.constexpr = m.tile_columns
+    CHUNKS: tl.constexpr = m.chunks
     chunks = ()
     for c in tl.static_range(CHUNKS):
-        k = c * TILE + tl.arange(0, TILE)[None, :]
-        chunk = tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
-        chunks = chunks + (chunk,)
+        chunks = chunks + (load_inputs(x, c * TILE, m, g),)
     return chunks
 
 
@@ -146,18 +152,14 @@ def moments(x, m: tl.constexpr, g: tl.constexpr):
     K: tl.constexpr = m.columns
     TILE: tl.constexpr = m.tile_columns
     ROWS: tl.constexpr = g.batch_tile
-    B: tl.constexpr = g.batch
     EPSILON: tl.constexpr = g.epsilon
-    b = tl.arange(0, ROWS)[:, None]
     total = tl.zeros((ROWS, TILE), tl.float32)
     for start in range(0, K, TILE):
-        k = start + tl.arange(0, TILE)[None, :]
-        total += tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
+        total += load_inputs(x, start, m, g)
     mean = (tl.sum(total, 1) / K)[:, None]
     squares = tl.zeros((ROWS, TILE), tl.float32)
     for start in range(0, K, TILE):
-        k = start + tl.arange(0, TILE)[None, :]
-        chunk = tl.load(x + b * K + k, mask=(b < B) & (k < K), other=0.0, cache_modifier=".cg")
-        away = tl.where(k < K, chunk - mean, 0.0)
+        inside = start + tl.arange(0, TILE)[None, :] < K
+        away = tl.where(inside, load_inputs(x, start, m, g) - mean, 0.0)
         squares += away * away
     return mean, (1.0 / tl.sqrt(tl.sum(squares, 1) / K + EPSILON))[:, None]
