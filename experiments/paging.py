@@ -36,12 +36,14 @@ LAYOUTS = ("system, question", "system, time, question", "time, system, question
 def parser() -> argparse.ArgumentParser:
     parser = _cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES)
     parser.add_argument("--requests", type=int, default=200, help="in the queue (default 200)")
-    parser.add_argument("--prompts", type=int, default=8, help="that share a system prompt (default 8)")
+    parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 3 if quick)")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    if arguments.prompts is None:
+        arguments.prompts = 3 if arguments.quick else 8
     for name in ("requests", "prompts"):
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
@@ -51,7 +53,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model, _ = model_on_device(arguments)
     workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
     if arguments.quick:
-        workload = replace(workload, contexts=(10, 100), rounds=6, gate_steps=16)
+        workload = replace(workload, contexts=(10, 100), rounds=4, gate_steps=8)
     flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
     workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
     if arguments.context is None:
