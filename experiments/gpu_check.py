@@ -56,7 +56,7 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
     """What is run, most important first. A rehearsal runs the same parts small and on the CPU."""
     device, model = ("cpu", "tiny") if rehearse else ("cuda", "gpt2")
     contexts = "5,40" if rehearse else "10,100,500,1000"
-    scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "20", "--steps", "20")
+    scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "20", "--steps", "10")
     rungs = "tape" if rehearse else "cudagraph,compile-cudagraph,triton,onelaunch,compile"
     module = (sys.executable, "-m")
     common = ("--device", device, "--model", model)

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from experiments import gpu_check
+from experiments import _cli, floor, gpu_check
 from experiments.gpu_check import Part, Result, goals, lines, parts, run_all, verdict
+from variants.config import PRESETS
 from variants.errors import UserError
+from variants.ladder import ladder
 
 
 def python(name: str, code: str, limit_s: float = 20, parsed: bool = True) -> Part:
@@ -59,6 +61,18 @@ def test_the_parts_fit_the_budget_and_a_rehearsal_has_the_same() -> None:
     assert [p.name for p in real] == [p.name for p in rehearsed]
     assert sum(p.limit_s for p in real[:3]) <= gpu_check.BUDGET_S, "the first three can never be crowded out"
     assert all("cuda" in p.command for p in real[1:]) and all("cuda" not in p.command for p in rehearsed)
+
+
+@pytest.mark.parametrize("rehearse", [False, True])
+def test_no_part_is_refused_for_its_flags(rehearse: bool) -> None:
+    """What runs on a device must not be found out there: a floor study's contexts and steps fit its model."""
+    floors = [part for part in parts(rehearse, Path("x")) if "experiments.floor" in part.command]
+    assert len(floors) == 2
+    for part in floors:
+        arguments = floor.parser().parse_args(part.command[3:])
+        assert set(_cli.names(arguments.variant)) <= set(ladder(arguments.precision))
+        workload = floor._workload(arguments, PRESETS[arguments.model])
+        assert workload.contexts == arguments.context
 
 
 FLOOR = {
