@@ -36,14 +36,14 @@ LAYOUTS = ("system, question", "system, time, question", "time, system, question
 def parser() -> argparse.ArgumentParser:
     parser = _cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES)
     parser.add_argument("--requests", type=int, default=200, help="in the queue (default 200)")
-    parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 3 if quick)")
+    parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 4 if quick)")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     if arguments.prompts is None:
-        arguments.prompts = 3 if arguments.quick else 8
+        arguments.prompts = 4 if arguments.quick else 8
     for name in ("requests", "prompts"):
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
