@@ -152,6 +152,7 @@ def report(kernel: Any) -> dict[str, Any]:
         "non_coherent_loads": kernel.asm["ptx"].count("ld.global.nc"),
         "prefetched": prefetched(code),
         "before_wait": before_wait(code),
+        "tensor_core_products": len(re.findall(r"\b[A-Z]*MMA\.", code)),
     }
 
 

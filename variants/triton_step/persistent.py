@@ -101,7 +101,8 @@ def one_step(
     embed(token, position, wte, wpe, x + pid * SIZE, qkv, g)
     target = 0
     polls = POLLS
-    for layer in range(LAYERS):
+    # addresses and masks of all five matrices, hoisted out of the loop, would be held in registers across it
+    for layer in tl.range(LAYERS, disable_licm=True):
         k_cache = address(table, layer, CACHE, cache)
         v_cache = address(table, layer, CACHE + 1, cache)
         # each program keeps a copy of the embedding; program 0's is the residual stream
