@@ -7,6 +7,7 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -59,6 +60,26 @@ def test_growing_step_is_the_same_model() -> None:
     for token in tokens[:, 7:].split(1, dim=1):
         logits, *past = step(token, *past)
         torch.testing.assert_close(logits, decoder.step(token), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kind", "levels", "group"), [("i8", 127, 128), ("i4", 7, 64)])
+def test_openvino_multiplies_by_the_stored_weights(
+    kind: str, levels: int, group: int, tmp_path: Path
+) -> None:
+    """The narrow graph computes what plain float32 does with each weight rounded to its step."""
+    pytest.importorskip("openvino")
+    config = GPTConfig(n_layer=1, n_head=2, n_embd=128, n_inner=128, n_ctx=64, vocab_size=320)
+    peer = graphs.OpenVino(random_model(config, 1), task("OpenVINO", tmp_path, config), kind)
+    peer.request.reset_state()
+    (got,) = peer.request.infer({"tokens": np.array([[5, 300, 17]])}).values()
+    rounded = random_model(config, 1)
+    rounded.lm_head.weight = torch.nn.Parameter(rounded.lm_head.weight.clone())  # no longer the token table
+    for linear in (module for module in rounded.modules() if isinstance(module, torch.nn.Linear)):
+        groups = linear.weight.detach().unflatten(1, (-1, group))
+        step = groups.abs().amax(-1, keepdim=True) / levels
+        linear.weight = torch.nn.Parameter(((groups / step).round() * step).flatten(1))
+    expected, *_ = graphs.GrowingStep(rounded)(torch.tensor([[5, 300, 17]]), *graphs.empty_past(rounded))
+    torch.testing.assert_close(torch.from_numpy(got), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
 def task(name: str, folder: Path, config: GPTConfig = SMALL) -> Task:

@@ -167,7 +167,7 @@ def openvino_narrow(source: Path, folder: Path, bits: int) -> None:
             scale = groups.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 7
             nibbles = (groups / scale).round().to(torch.int8).numpy().view(np.uint8) & 15
             packed = nibbles[..., ::2] | nibbles[..., 1::2] << 4
-            narrow = ops.constant(ov.Tensor(packed, list(groups.shape), ov.Type.i4))
+            narrow = ops.constant(ov.Tensor(packed, list(groups.shape), ov.Type.i4), shared_memory=False)
         wide = ops.multiply(ops.convert(narrow, "f32"), ops.constant(scale.numpy()))
         wide = ops.reshape(wide, ops.constant(np.array(weight.shape)), special_zero=False)
         product.input(1).replace_source_output(wide.output(0))
