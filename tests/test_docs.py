@@ -18,6 +18,7 @@ from floor_run import GOLDEN
 from experiments.__main__ import questions
 from profiling.metrics import Measured
 from profiling.record import RunFolder
+from reports import readme
 from reports.numbers import number
 from variants.config import PRESETS
 from variants.ladder import ladder
@@ -164,3 +165,39 @@ def test_without_a_run_the_newest_published_floor_is_taken(tmp_path: Path, monke
         (tmp_path / name).mkdir()
         RunFolder(tmp_path / name, {**record, "started": started, "experiment": experiment}).save()
     assert numbers.record_folder() == tmp_path / "a"
+
+
+def test_the_page_of_proofs_counts_its_tests() -> None:
+    pytest.importorskip("triton", reason="without it the files have no tests")
+    rows = re.findall(r"^\| [^|]*`(test_\w+\.py)`[^|]*\| (\d+) \| (\d+) \|$", TEXTS["gpu.md"], flags=re.M)
+    files = [f"tests/{file}" for file, _, _ in rows]
+    counted = collected(files, "not slow"), collected(files, "slow or not slow")
+    assert len(rows) > 5
+    assert rows == [(file[6:], counted[0][file], counted[1][file]) for file in files]
+
+
+def collected(files: list[str], chosen: str) -> dict[str, str]:
+    """How many tests of each file a run with this -m has."""
+    command = [sys.executable, "-m", "pytest", "--collect-only", "-qq", "-m", chosen, *files]
+    listed = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    return dict(re.findall(r"^(\S+): (\d+)$", listed, flags=re.M))
+
+
+def test_the_readme_shows_what_its_command_makes() -> None:
+    text = (ROOT / "README.md").read_text("utf-8")
+    (path,) = set(re.findall(r"\((reports/published/[^/)]+)/report\.md\)", text))
+    run = RunFolder.load(ROOT / path)
+    assert {name for _, name, _ in readme.BLOCK.findall(text)} == set(readme.PARTS)
+    assert readme.filled(text, RunFolder(Path(path), run.data)) == text
+
+
+def test_another_run_replaces_every_number(tmp_path: Path, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    readme.README.write_text("kept\n<!-- measured: table -->\nold\n<!-- end -->\nkept\n")
+    assert readme.main([str(GOLDEN)]) == 0
+    before, *rows, after = readme.README.read_text().splitlines()
+    assert (before, after, "old" in rows) == ("kept", "kept", False)
+    assert sum(row.startswith("| `") for row in rows) == len(
+        [row for row in Measured(RunFolder.load(GOLDEN).data).ladder() if row["measured"]]
+    )
+    assert readme.main([str(tmp_path / "missing")]) == 2 and "missing" in capsys.readouterr().err

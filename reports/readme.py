@@ -1,0 +1,106 @@
+"""Puts the numbers of a published run into README.md, so that a command printed every one of them.
+
+    python -m reports.readme reports/published/FOLDER
+
+Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+
+from profiling.metrics import Measured
+from profiling.record import RunFolder, write_atomically
+from profiling.verdict import verdict
+from reports.numbers import UNKNOWN, interval, number
+from variants.errors import UserError
+
+README = Path("README.md")
+BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
+
+
+def picture(run: RunFolder) -> str:
+    """The ladder figure with the report's own alt text."""
+    shown = re.search(r"!\[[^\]]*\]\(figures/ladder\.png\)", (run.path / "report.md").read_text("utf-8"))
+    if shown is None:
+        raise UserError(f"{run.path}/report.md shows no ladder figure; make it with python -m reports.build")
+    return shown.group().replace("(figures/", f"({run.path.as_posix()}/figures/")
+
+
+def source(run: RunFolder) -> str:
+    """Where the numbers come from, and how long they took."""
+    where, workload = run.data["environment"], run.data["workload"]
+    minutes = "unknown time"
+    if "finished" in run.data:
+        took = datetime.fromisoformat(run.data["finished"]) - datetime.fromisoformat(run.data["started"])
+        minutes = f"{number(took.total_seconds() / 60, 2)} minutes"
+    return (
+        f"From the committed [report]({run.path.as_posix()}/report.md): {run.data['model']['name']}, "
+        f"{run.data['model']['precision']}, batch {workload['batch']}, {workload['rounds']} interleaved "
+        f"rounds on {where['cpu']} ({where['simd']}, {where['cores']} cores), {minutes}. "
+        "Times of one table compare by ratio only."
+    )
+
+
+def table(run: RunFolder) -> str:
+    """Every measured rung: what it changed, its step per context, and its memory floor."""
+    measured = Measured(run.data)
+    heads = ["variant", "what changed", *(f"ctx {n}, ms" for n in measured.contexts), "memory floor, ms"]
+    lines = [f"| {' | '.join([*heads, '× floor'])} |", f"|---|---|{'---:|' * (len(heads) - 1)}"]
+    for row in measured.ladder():
+        if not row["measured"]:
+            continue
+        change = f"{row['difference'][0]}: {row['difference'][2]}" if row["difference"] else "root: no cache"
+        steps = [number(step["median"]) if step else UNKNOWN for step in row["steps"].values()]
+        ratio = number(row["ratio_to_memory_floor"].mid) if row["ratio_to_memory_floor"] else UNKNOWN
+        cells = [f"`{row['variant']}`", change, *steps, number(row["memory_floor_ms"]), ratio]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def judged(run: RunFolder) -> str:
+    """The verdict with its numbers."""
+    found = verdict(Measured(run.data))
+    said = f"**Verdict of this run: {found.word}**: {found.rule}."
+    if found.numbers is None:
+        return said
+    n = found.numbers
+    return (
+        f"{said} Removing the launches (`{found.parent}` → `{found.replay}`) took {interval(n.drop)} ms off "
+        f"a step that lies {interval(n.excess)} ms above the memory floor; the gap it could close was "
+        f"{interval(n.gap)} ms, the run's noise {number(n.noise)} ms."
+    )
+
+
+PARTS: dict[str, Callable[[RunFolder], str]] = {
+    "picture": picture,
+    "source": source,
+    "table": table,
+    "verdict": judged,
+}
+
+
+def filled(text: str, run: RunFolder) -> str:
+    """The text with every block made anew."""
+    return BLOCK.sub(lambda block: f"{block[1]}{PARTS[block[2]](run)}\n{block[3]}", text)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m reports.readme", description="Put a run into README.md.")
+    parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
+    try:
+        run = RunFolder.load(parser.parse_args(argv).run)
+        write_atomically(README, filled(README.read_text("utf-8"), run).encode())
+    except UserError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
