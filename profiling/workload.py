@@ -25,7 +25,7 @@ class Workload:
     brief_gate: bool = False  # prove greedy and forced tokens only, for a first look
     prompt: int = 100  # tokens of the prefill that is timed for TTFT
     ttft_rounds: int = 3
-    naive_rounds: int = 2  # the no-cache curve is a picture, no verdict hangs on it
+    naive_rounds: int = 3  # the no-cache curve is a picture, no verdict hangs on it
 
     @staticmethod
     def restored(stored: dict[str, Any]) -> Workload:

@@ -185,7 +185,7 @@ def collected(files: list[str], chosen: str) -> dict[str, str]:
 
 def test_the_readme_shows_what_its_command_makes() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    (path,) = set(re.findall(r"\((reports/published/[^/)]+)/report\.md\)", text))
+    (path,) = re.findall(r"measured: source -->\n.*?\((reports/published/[^/)]+)/report\.md\)", text)
     run = RunFolder.load(ROOT / path)
     assert {name for _, name, _ in readme.BLOCK.findall(text)} == set(readme.PARTS)
     assert readme.filled(text, RunFolder(Path(path), run.data)) == text
