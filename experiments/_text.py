@@ -9,6 +9,7 @@ from typing import Any
 
 from variants.errors import UserError
 
+END_OF_TEXT = "<|endoftext|>"
 UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that do not end a character yet
 
 
@@ -28,6 +29,12 @@ def load_tokenizer(folder: Path) -> Any | None:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
         raise UserError(f"{file} is not a tokenizer: {error}") from None
+
+
+def end_of_text(tokenizer: Any | None) -> int | None:
+    """The token after which a GPT-2 model's text is over; None where no tokenizer names one."""
+    found: int | None = None if tokenizer is None else tokenizer.token_to_id(END_OF_TEXT)
+    return found
 
 
 class Pieces:

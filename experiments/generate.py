@@ -4,7 +4,8 @@ take?
 Prints as it goes: text where the weights folder has a tokenizer.json (and the package `tokenizers` is
 installed), else token ids. Greedy, or drawn by temperature, top-k and top-p with a seed. Streaming needs
 every token on the host, so each step ends with that sync: it is inside the time, printing is not. The variant
-is proven first, briefly; `--no-proof` skips that, and then there are no times. Stops at the model's limit.
+is proven first, briefly; `--no-proof` skips that, and then there are no times. Stops at the end of the
+text (where the tokenizer has a token for it) and at the model's limit.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments import _cli
 from experiments._measured import chosen_variants, model_on_device
-from experiments._text import Pieces, load_tokenizer
+from experiments._text import Pieces, end_of_text, load_tokenizer
 from profiling.workload import BUCKETS
 from variants.config import GPTConfig
 from variants.errors import UserError
@@ -85,17 +86,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     decoder.warm_up()
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
     write: Callable[[str], object] = (lambda text: None) if arguments.quiet else _streamed
-    pieces = Pieces(tokenizer)
+    pieces, end = Pieces(tokenizer), end_of_text(tokenizer)
     write(pieces.of(prompt))
     ids, times_ms = [], []
     for token, ms in stream(decoder, prompt, fits, sampler, arguments.seed):
         ids.append(token)
         times_ms.append(ms)
         write(pieces.of([token]))
+        if token == end:
+            break
     write(pieces.rest() + "\n")
     _keep(run, arguments, model, prompt, ids, times_ms if proof == "pass" else None, proof)
     console = _cli.console(arguments)
-    console.print(f"\n{_ending(len(ids), new, model.config)}")
+    console.print(f"\n{_ending(ids, new, end, model.config)}")
     console.print(_times(times_ms, proof))
     console.print(f"Run folder: {run.path}", soft_wrap=True)
     if arguments.json:
@@ -191,10 +194,11 @@ def _streamed(text: str) -> None:
     sys.stdout.flush()
 
 
-def _ending(written: int, wanted: int, config: GPTConfig) -> str:
-    if written == wanted:
-        return f"{written} tokens, as asked."
-    return f"{written} of {wanted} tokens: the model's limit of {config.n_ctx} is reached."
+def _ending(ids: Sequence[int], wanted: int, end: int | None, config: GPTConfig) -> str:
+    if len(ids) == wanted:
+        return f"{wanted} tokens, as asked."
+    why = "the text ended" if ids[-1] == end else f"the model's limit of {config.n_ctx} is reached"
+    return f"{len(ids)} of {wanted} tokens: {why}."
 
 
 def _times(times_ms: Sequence[float], proof: str | None) -> str:

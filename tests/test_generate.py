@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
@@ -75,6 +76,23 @@ def test_text_goes_in_and_out_with_a_tokenizer(
     whole = tokenizer.decode(result["prompt_ids"] + result["ids"], skip_special_tokens=False)
     assert out.startswith(whole + "\n")
     assert "TTFT" in out and "TPOT" in out and "sync" in out
+
+
+def test_it_stops_where_the_text_ends(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = ["--prompt", "HELLO", "--new", "12", "--temperature", "5", "--seed", "1"]
+    _, whole = run(["--model", str(folder), *flags], tmp_path, capsys)
+    last = next(n for n, token in enumerate(whole["ids"]) if n and token not in whole["ids"][:n])
+    ending = shutil.copytree(folder, tmp_path / "ending")
+    tokenizer = json.loads((ending / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    letter = next(letter for letter, token in vocabulary.items() if token == whole["ids"][last])
+    vocabulary["<|endoftext|>"] = vocabulary.pop(letter)
+    (ending / "tokenizer.json").write_text(json.dumps(tokenizer))
+    out, stopped = run(["--model", str(ending), *flags], tmp_path, capsys)
+    assert stopped["ids"] == whole["ids"][: last + 1]
+    assert f"{last + 1} of 12 tokens: the text ended." in out
 
 
 def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
