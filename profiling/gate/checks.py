@@ -20,6 +20,7 @@ from variants.errors import UserError
 from variants.paged import PagedCache
 
 CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
+LONG_PROMPT = 110  # more than the prompt whose prefill is timed
 POISONS = (1e4, -1e4, 1e-2, -1e-2)
 
 
@@ -48,7 +49,7 @@ class Trial:
         def stream(n: int, offset: int) -> Tensor:
             return random_stream(vocabulary, decoder.batch, n, seed + offset).to(decoder.token.device)
 
-        prompt, other = stream(prompt_length, 0), stream(prompt_length + 3, 1)
+        prompt, other = stream(prompt_length, 0), stream(min(LONG_PROMPT, room // 2), 1)
         return Trial(decoder, oracle, prompt, other, stream(forced, 2), steps, tie)
 
     def compare(self, got: list[Tensor], text: Tensor) -> Errors:
@@ -93,14 +94,14 @@ def chunks(trial: Trial) -> Errors:
 
 
 def second_prompt(trial: Trial) -> Errors:
-    """Another prompt on a used decoder equals a fresh decoder."""
+    """A short prompt on a decoder that has held a long one equals a fresh decoder."""
     decoder = trial.decoder
-    decoder.prefill(trial.prompt)
+    long = trial.compare([decoder.prefill(trial.other)[:, None].clone()], trial.other)
     for token in trial.forced[:, :5].split(1, dim=1):
         decoder.step(token)
-    logits = [decoder.prefill(trial.other)[:, None].clone()]
+    logits = [decoder.prefill(trial.prompt)[:, None].clone()]
     logits += [decoder.step(token)[:, None] for token in trial.forced[:, 5:9].split(1, dim=1)]
-    return trial.compare(logits, torch.cat([trial.other, trial.forced[:, 5:9]], dim=1))
+    return long.joined(trial.compare(logits, torch.cat([trial.prompt, trial.forced[:, 5:9]], dim=1)))
 
 
 def rewind(trial: Trial) -> Errors:
@@ -188,10 +189,8 @@ def capacity(trial: Trial) -> Errors:
     decoder, seed = trial.decoder, 3
     text = random_stream(decoder.model.config.vocab_size, decoder.batch, decoder.capacity, seed)
     text = text.to(decoder.token.device)
-    if decoder.variant.cache == "none":
-        decoder.load(text[:, :-1], [])  # the step recomputes all of it anyway
-    else:
-        decoder.prefill(text[:, :-1])
+    kept = [] if decoder.variant.cache == "none" else trial.oracle.kv(text, last=1)
+    decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in kept])
     logits = decoder.step(text[:, -1:])
     refusals: list[Callable[[], Tensor]] = [
         lambda: decoder.step(text[:, :1]),
