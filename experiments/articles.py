@@ -51,6 +51,7 @@ class Done:
 
 def parser() -> argparse.ArgumentParser:
     parser = _cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES)
+    parser.set_defaults(model=None, precision=None)  # each experiment has its own
     parser.add_argument("--only", action="append", metavar="NAME,NAME", help=f"of {', '.join(ORDER)}")
     parser.add_argument("--full", action="store_true", help="not in quick mode: every size, for hours")
     return parser
@@ -71,7 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     device = device_for(arguments.device)
     run = RunFolder.create(arguments.out, "articles", device.type)
-    run.data |= {"environment": environment(device), "model": {"name": arguments.model}}
+    model = arguments.model or "each experiment's own model"
+    run.data |= {"environment": environment(device), "model": {"name": model}}
     done = []
     with ProgressLine(arguments.quiet) as progress:
         for number, name in enumerate(names):

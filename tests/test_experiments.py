@@ -152,6 +152,21 @@ def test_the_tensors_hold_what_the_formula_says(model: GPT, name: str, rows: int
         assert sizes["requested"] is None and sizes["allocated"] is None
 
 
+def test_the_articles_leave_each_experiment_its_own_model_and_precision(monkeypatch, tmp_path: Path) -> None:
+    commands = []
+
+    def fails(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 2, "", "error: not run here")
+
+    monkeypatch.setattr(subprocess, "run", fails)
+    assert articles.main(["--only", "purity", "--quiet", "--out", str(tmp_path)]) == 1
+    assert articles.main(["--only", "purity", "--model", "gpt2", "--quiet", "--out", str(tmp_path)]) == 1
+    own, given = commands
+    assert "--model" not in own and "--precision" not in own
+    assert given[given.index("--model") + 1] == "gpt2"
+
+
 def test_mask_buffers_of_gpt2_are_the_articles() -> None:
     sizes = mask_bytes(PRESETS["gpt2"], torch.device("cpu"))
     assert sizes["per-layer float32"] == 48 * 2**20
