@@ -15,7 +15,7 @@ from torch import Tensor
 from profiling.clock import Clock
 from variants.capture_rules import CaptureError
 from variants.one_launch import read_bytes, why_no_one_launch
-from variants.pages import on_huge_pages
+from variants.pages import on_huge_pages, why_no_huge_pages
 from variants.tape import record
 
 LARGE_BYTES = 1 << 30  # several times any last-level cache
@@ -98,3 +98,8 @@ class FloorReader:
         part = self.buffer[: n_bytes // 4]
         self.clock.each_ms(lambda: self.read(part), settle)
         return self.clock.each_ms(lambda: self.read(part), times)
+
+
+def page_sizes(device: torch.device) -> tuple[str, ...]:
+    """The page sizes whose memory floor can be read here."""
+    return ("default",) if why_no_huge_pages(device.type) else ("default", "huge")

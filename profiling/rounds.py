@@ -9,7 +9,7 @@ import random
 from collections.abc import Callable
 from typing import Any
 
-from profiling.ceilings import FloorReader
+from profiling.ceilings import FloorReader, page_sizes
 from profiling.clock import Clock
 from profiling.expect import floor_bytes
 from profiling.subjects import Subject
@@ -28,8 +28,7 @@ class Rounds:
         self.record, self.workload, self.subjects, self.clock = record, workload, subjects, clock
         self.device = subjects[0].decoder.model.device
         most = max(floor_bytes(subject.decoder, max(subject.contexts)) for subject in subjects)
-        pages = sorted({subject.decoder.variant.pages for subject in subjects})
-        self.readers = {size: FloorReader(most, self.device, size) for size in pages}
+        self.readers = {pages: FloorReader(most, self.device, pages) for pages in page_sizes(self.device)}
 
     def time(self, number: int) -> None:
         """Time round `number`."""
