@@ -2,8 +2,8 @@
 
     make docs RUN=runs/20260101T120000-cpu-floor
 
-Without RUN it takes the newest published record. Numbers come from the functions that the report uses, so
-page and report cannot differ; what the record does not hold is written as such.
+Without RUN it takes the published record of the most rungs. Numbers come from the functions that the report
+uses, so page and report cannot differ; what the record does not hold is written as such.
 """
 
 from __future__ import annotations
@@ -122,16 +122,17 @@ def _table(name: str, rows: list[tuple[str, str]]) -> str:
 
 
 def record_folder() -> Path:
-    """RUN, else the newest published record. PluginError where there is neither."""
+    """RUN, else the published record of the most rungs, the newest of such. PluginError where none is."""
     if chosen := os.environ.get("RUN"):
         return Path(chosen)
     published = [file.parent for file in PUBLISHED.glob("*/run.json")]
-    runs = [folder for folder in published if RunFolder.load(folder).data["experiment"] == "floor"]
+    records = {folder: RunFolder.load(folder).data for folder in published}
+    runs = {folder: data for folder, data in records.items() if data["experiment"] == "floor"}
     if not runs:
         raise PluginError(
             f"no record in {PUBLISHED}; `make floor` makes one, `make docs RUN=runs/...` takes it"
         )
-    return max(runs, key=lambda folder: str(RunFolder.load(folder).data["started"]))
+    return max(runs, key=lambda folder: (len(runs[folder]["variants"]), str(runs[folder]["started"])))
 
 
 def on_config(config: Any) -> Any:

@@ -146,7 +146,7 @@ def test_a_folder_without_a_record_is_one_line(tmp_path: Path) -> None:
     )
 
 
-def test_without_a_run_the_newest_published_floor_is_taken(tmp_path: Path, monkeypatch) -> None:
+def test_without_a_run_the_fullest_published_floor_is_taken(tmp_path: Path, monkeypatch) -> None:
     pytest.importorskip("mkdocs", reason="needs the extra `docs`")
     spec = spec_from_file_location("numbers_of_docs", ROOT / "docs" / "_numbers.py")
     assert spec and spec.loader
@@ -157,13 +157,16 @@ def test_without_a_run_the_newest_published_floor_is_taken(tmp_path: Path, monke
     with pytest.raises(numbers.PluginError, match="no record in"):
         numbers.record_folder()
     record = RunFolder.load(GOLDEN).data
-    for name, started, experiment in (
-        ("a", "2026-02", "floor"),
-        ("b", "2026-01", "floor"),
-        ("c", "2026-03", "batch"),
+    few = {"cat": record["variants"]["cat"]}
+    for name, started, experiment, variants in (
+        ("a", "2026-02", "floor", record["variants"]),
+        ("b", "2026-01", "floor", record["variants"]),
+        ("c", "2026-03", "batch", record["variants"]),
+        ("d", "2026-04", "floor", few),
     ):
         (tmp_path / name).mkdir()
-        RunFolder(tmp_path / name, {**record, "started": started, "experiment": experiment}).save()
+        made = {"started": started, "experiment": experiment, "variants": variants}
+        RunFolder(tmp_path / name, {**record, **made}).save()
     assert numbers.record_folder() == tmp_path / "a"
 
 
