@@ -16,8 +16,10 @@ from pathlib import Path
 
 from profiling.metrics import Measured
 from profiling.record import RunFolder, write_atomically
-from profiling.verdict import verdict
-from reports.numbers import UNKNOWN, interval, number
+from reports.build import study
+from reports.content import Text
+from reports.numbers import UNKNOWN, number
+from reports.sections.answer import answer
 from variants.errors import UserError
 
 README = Path("README.md")
@@ -64,17 +66,9 @@ def table(run: RunFolder) -> str:
 
 
 def judged(run: RunFolder) -> str:
-    """The verdict with its numbers."""
-    found = verdict(Measured(run.data))
-    said = f"**Verdict of this run: {found.word}**: {found.rule}."
-    if found.numbers is None:
-        return said
-    n = found.numbers
-    return (
-        f"{said} Removing the launches (`{found.parent}` → `{found.replay}`) took {interval(n.drop)} ms off "
-        f"a step that lies {interval(n.excess)} ms above the memory floor; the gap it could close was "
-        f"{interval(n.gap)} ms, the run's noise {number(n.noise)} ms."
-    )
+    """The report's answer: for a manager, and to check."""
+    texts = [block.text for block in answer(study(run)).blocks if isinstance(block, Text)]
+    return "\n\n".join(texts[:2])
 
 
 PARTS: dict[str, Callable[[RunFolder], str]] = {
