@@ -13,13 +13,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 from profiling.clock import Clock
-from profiling.phases import add_phases
+from profiling.phases import add_phases, phase_table
 from profiling.predict import Costs
 from profiling.subjects import Subject
 from profiling.trace_analysis import analyse
 from variants.decoder import Decoder
 from variants.errors import UserError
-from variants.one_launch import OneLaunch
+from variants.one_launch import OneLaunch, Span
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
@@ -34,8 +34,11 @@ def activities(device: torch.device) -> list[ProfilerActivity]:
     return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 
 
-def trace_steps(decoder: Decoder, path: Path) -> list[float]:
-    """Trace steps from where the decoder stands into `path`; their latencies under the profiler, ms."""
+def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
+    """Trace steps from where the decoder stands into `path`.
+
+    Returns their latencies under the profiler, ms, and what the threads of one launch did, if it is one.
+    """
     clock = Clock(decoder.model.device)
     plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
     part = path.with_name("part-" + path.name)
@@ -43,6 +46,7 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
     if launch:
         launch.watch(True)
     latencies: list[float] = []
+    spans: list[Span] = []
     with profile(
         activities=activities(decoder.model.device),
         schedule=plan,
@@ -53,18 +57,20 @@ def trace_steps(decoder: Decoder, path: Path) -> list[float]:
             profiler.step()
     if launch:
         launch.watch(False)
-        add_phases(part, launch.spans())
+        spans = launch.spans()
+        add_phases(part, spans)
     part.replace(path)
-    return latencies[WARM_UP_STEPS:]
+    return latencies[WARM_UP_STEPS:], spans
 
 
 def traced(subject: Subject, path: Path, ceilings: dict[str, float | None]) -> dict[str, Any]:
     """Trace a subject at its smallest context into `path`; what the record keeps of it."""
     context = subject.contexts[0]
     subject.load(context)
-    profiled_ms = trace_steps(subject.decoder, path)
+    profiled_ms, spans = trace_steps(subject.decoder, path)
     analysis = analyse(path, profiled_ms, _replay_costs(ceilings))
-    return {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
+    kept = {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
+    return kept | ({"phases": phase_table(spans).to_dict("index")} if spans else {})
 
 
 def _replay_costs(ceilings: dict[str, float | None]) -> Costs:

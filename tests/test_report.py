@@ -187,6 +187,22 @@ def test_parts_sum_to_the_step(report: str) -> None:
         assert sum(values.values()) - 2 * values["step"] == pytest.approx(0, abs=0.02 * values["step"])
 
 
+def test_the_phases_of_one_launch_are_shown_where_they_are_known(tmp_path: Path, report: str) -> None:
+    assert "Inside the one launch" not in report  # this run has no such rung
+
+    def inside(record: Record) -> None:
+        qkv, head = {"slowest_us": 1500.0, "waiting_us": 20.0}, {"slowest_us": 2500.0, "waiting_us": 0.0}
+        record["variants"]["tape"]["trace"]["phases"] = {"qkv": qkv, "head": head}
+
+    text = text_of(copied(tmp_path / "run", inside))
+    (table,) = tables(section(text, "Inside the one launch"))
+    assert [list(row.values()) for row in table] == [
+        ["`qkv`", "1.50 (0.0200)"],
+        ["`head`", "2.50 (0)"],
+        ["all", "4.00"],
+    ]
+
+
 def test_no_share_where_the_excess_may_be_nothing(tmp_path: Path) -> None:
     """The floor is as slow as the step: the excess's interval contains 0."""
 

@@ -13,7 +13,7 @@ from reports.sections.answer import answer, next_steps
 from reports.sections.cost import drift, gate, price
 from reports.sections.floor import excess, memory_floor, prediction, replay
 from reports.sections.ladder import context, effects, expectations, ladder
-from reports.sections.parts import parts, timeline
+from reports.sections.parts import parts, phases, timeline
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     answer,
@@ -22,6 +22,7 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     expectations,
     parts,
     timeline,
+    phases,
     excess,
     memory_floor,
     prediction,

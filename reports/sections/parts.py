@@ -77,6 +77,31 @@ def _rest(study: Study) -> list[Block]:
     return [Text(text), Table(["variant", *(kind.replace("_", " ") for kind in kinds)], rows)]
 
 
+def phases(study: Study) -> Section | None:
+    """Inside the steps that are one launch."""
+    inside = {name: study.variants[name].get("trace", {}).get("phases") for name in study.timed}
+    known = {name: of_launch for name, of_launch in inside.items() if of_launch}
+    if not known:
+        return None
+    text = (
+        "A step that is one launch, by its phases, from clocks inside it: medians over the traced steps of "
+        "the work of the thread that finished last, ms, summed over the layers; in brackets how long the "
+        "mean thread then waited for it. Weights are read in `qkv`, `out`, `up`, `down` and `head`."
+    )
+    names = list(dict.fromkeys(phase for of_launch in known.values() for phase in of_launch))
+    rows = [[code(phase), *(_phase(of_launch.get(phase)) for of_launch in known.values())] for phase in names]
+    total = [number(sum(p["slowest_us"] for p in of_launch.values()) / 1e3) for of_launch in known.values()]
+    table = Table(["phase", *(code(name) for name in known)], [*rows, ["all", *total]])
+    return Section("Inside the one launch", [Text(text), table])
+
+
+def _phase(found: dict[str, float] | None) -> str:
+    if found is None:
+        return ""
+    work_ms, waiting_ms = found["slowest_us"] / 1e3, found["waiting_us"] / 1e3
+    return f"{number(work_ms)} ({number(waiting_ms)})"
+
+
 def timeline(study: Study) -> Section | None:
     data = study.timeline
     if not data or not data["steps"]:
