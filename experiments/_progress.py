@@ -26,6 +26,7 @@ class ProgressLine:
         self.on_terminal = sys.stderr.isatty() and not quiet
         self.started = self.printed = time.monotonic()
         self.what, self.done, self.total = "", 0, 0
+        self.first = 0  # where counting began: a resumed run does not begin at 0
         self.live: Any = None
 
     def __enter__(self) -> ProgressLine:
@@ -45,7 +46,7 @@ class ProgressLine:
     def __call__(self, what: str, done: int, total: int) -> None:
         new = total != self.total or done < self.done or (done == 0 and what != self.what)
         if new:
-            self.started = time.monotonic()
+            self.started, self.first = time.monotonic(), done
         changed, self.what, self.done, self.total = what != self.what, what, done, total
         if self.on_terminal:
             self._redraw()
@@ -59,9 +60,9 @@ class ProgressLine:
 
     def _left(self) -> str:
         """Time left at the rate so far; nothing before there is a rate."""
-        if not 0 < self.done < self.total:
+        if not self.first < self.done < self.total:
             return ""
-        seconds = (time.monotonic() - self.started) / self.done * (self.total - self.done)
+        seconds = (time.monotonic() - self.started) / (self.done - self.first) * (self.total - self.done)
         return f", {seconds:.0f} s left" if seconds < 100 else f", {seconds / 60:.0f} min left"
 
     def _redraw(self) -> None:

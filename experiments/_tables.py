@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from rich.console import Console
+
 from experiments._ruled import ruled
 from profiling.metrics import Measured
 from profiling.record import RunFolder
@@ -12,10 +14,10 @@ from reports.numbers import interval, number
 from variants.spec import Variant
 
 if TYPE_CHECKING:
-    from rich.console import Console
     from rich.table import Table
 
-CONTEXTS_ABREAST = 4  # as many as fit beside the longest name
+COLUMNS = 80
+CONTEXTS_ABREAST = 4  # at most: as many as fit beside the longest name
 
 
 def print_list(console: Console, variants: dict[str, Variant], device: str) -> None:
@@ -87,9 +89,18 @@ def ladder(measured: Measured) -> list[Table]:
     rows = [row for row in measured.ladder() if row["measured"]]
     if not rows:
         return []
+    tables: list[Table] = []
+    for abreast in range(CONTEXTS_ABREAST, 0, -1):
+        tables = _abreast(measured, rows, abreast)
+        if max(Console(width=1000).measure(table).maximum for table in tables) <= COLUMNS:
+            break
+    return tables
+
+
+def _abreast(measured: Measured, rows: list[dict[str, Any]], abreast: int) -> list[Table]:
     tables = []
-    for first in range(0, len(measured.contexts), CONTEXTS_ABREAST):
-        contexts = measured.contexts[first : first + CONTEXTS_ABREAST]
+    for first in range(0, len(measured.contexts), abreast):
+        contexts = measured.contexts[first : first + abreast]
         heads = (*(f"ctx {n}" for n in contexts), "floor", "x floor")
         table = ruled("Step, ms: median, below it p95/p99", ("variant",), heads)
         for row in rows:

@@ -18,7 +18,7 @@ from experiments import _cli
 from profiling.workload import Workload
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.ladder import ladder, select
+from variants.ladder import DEFAULT, ladder, select
 from variants.spec import Variant
 
 if TYPE_CHECKING:
@@ -66,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.list:
         print_list(console, variants, device.type)
         return 0
-    _refuse_impossible(_cli.names(arguments.variant), variants, device.type)
+    if resumed is None:  # a record also holds what could not run, with its reason
+        _refuse_impossible(_cli.names(arguments.variant), variants, device.type)
     runner = _runner(arguments, chosen, device, resumed)
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
@@ -105,9 +106,14 @@ def _note_choice(
         )
     if added:
         runner.run.warn(f"added for comparison: {', '.join(added)}")
+    if arguments.variant:
+        return
     others = [name for name in variants if name not in runner.record["variants"]]
-    if others and not arguments.variant:
-        runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(others)}")
+    built = [name for name in others if name in DEFAULT]
+    if built:
+        runner.run.warn(f"left out by --quick, since it compiles for minutes: {', '.join(built)}")
+    rest = [name for name in others if name not in DEFAULT]
+    runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(rest)}")
 
 
 def _resume(arguments: argparse.Namespace) -> RunFolder:

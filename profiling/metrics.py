@@ -37,7 +37,7 @@ class Measured:
         columns = ["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
         samples = pd.DataFrame(record.get("samples", []), columns=columns)
         # what failed has no time, even if it was timed before it failed
-        failed = [name for name, entry in self.record["variants"].items() if entry["status"] == "failed"]
+        failed = [name for name, entry in self.record["variants"].items() if entry.get("status") == "failed"]
         samples = samples[~samples.variant.str.removesuffix(AGAIN_SUFFIX).isin(failed)]
         self.samples = samples.assign(median_ms=[float(np.median(ms)) for ms in samples.steps_ms])
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))

@@ -136,8 +136,11 @@ def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monke
     assert result["variants"]["sdpa"]["gate"] == "fail" and result["variants"]["sdpa"]["step_ms"]["6"] is None
 
 
-def test_an_interrupted_run_resumes_to_the_same_record(tmp_path: Path, capsys, monkeypatch) -> None:
-    whole = run([*FAST, "--variant", "tape", "--out", str(tmp_path / "a")], capsys)
+@pytest.mark.parametrize("chosen", [["--variant", "tape"], []], ids=["by name", "default"])
+def test_an_interrupted_run_resumes_to_the_same_record(
+    chosen: list[str], tmp_path: Path, capsys, monkeypatch
+) -> None:
+    whole = run([*FAST, *chosen, "--out", str(tmp_path / "a")], capsys)
     measured = Rounds.time
 
     def interrupted(self, number):
@@ -147,7 +150,7 @@ def test_an_interrupted_run_resumes_to_the_same_record(tmp_path: Path, capsys, m
 
     monkeypatch.setattr(Rounds, "time", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        floor.main([*FAST, "--variant", "tape", "--out", str(tmp_path / "b")])
+        floor.main([*FAST, *chosen, "--out", str(tmp_path / "b")])
     monkeypatch.undo()
     (folder,) = (tmp_path / "b").iterdir()
     half = RunFolder.load(folder).data

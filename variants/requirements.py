@@ -39,8 +39,10 @@ def why_no_int4(device: str) -> str | None:
     return None if device == "cpu" else "four-bit weights are written for the CPU"
 
 
-# (slot, filling) -> the check it must pass
+# (slot, filling) -> the check it must pass; of several reasons the first one here is given
 REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
+    ("body", "fused Triton"): why_no_triton,
+    ("body", "one launch"): lambda device: (why_no_triton if device == "cuda" else why_no_one_launch)(device),
     ("executor", "compiled"): why_no_compiler,
     ("executor", "compiled, C++ wrapper"): why_no_compiler,
     ("executor", "AOTInductor"): why_no_compiler,
@@ -48,8 +50,6 @@ REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
     ("executor", "CUDA graph"): why_no_graph,
     ("pages", "huge"): why_no_huge_pages,
     ("precision", "int4"): why_no_int4,
-    ("body", "fused Triton"): why_no_triton,
-    ("body", "one launch"): lambda device: (why_no_triton if device == "cuda" else why_no_one_launch)(device),
 }
 
 
