@@ -58,6 +58,8 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     """The reading of a trace on its main device."""
     of = main_device(trace)
     problems = integrity(trace, steps, attribution)
+    if of is None and trace.cut:
+        return Reading("cannot tell", "the file is cut, and what is left of it has no device events")
     if of is None:
         return _without_device(attribution, problems)
     shares = device_shares(trace, steps, attribution, of)

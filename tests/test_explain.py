@@ -52,6 +52,18 @@ def test_json_has_the_promised_shape(tmp_path, capsys) -> None:
     assert entry["prediction"]["replay_us"]["low"] < entry["prediction"]["step_us"]
 
 
+def test_a_cut_file_without_device_events_is_not_taken_for_a_cpu_trace(tmp_path, capsys) -> None:
+    made = eager(steps=3)
+    made.events.sort(
+        key=lambda event: event.get("cat") == "kernel"
+    )  # as profilers write them: the device last
+    whole = made.text()
+    (tmp_path / "cut.json").write_bytes(whole[: whole.index(b'"kernel"')])
+    entry = answer(capsys, tmp_path / "cut.json")["files"][0]
+    assert (entry["reading"], entry["gpu_events"], entry["prediction"]) == ("cannot tell", 0, None)
+    assert "cut" in entry["rule"]
+
+
 def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     made = eager()

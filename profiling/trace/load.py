@@ -33,6 +33,7 @@ class Trace:
     json_bytes: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
+    cut: bool = False  # the file ends before its events do
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -98,4 +99,5 @@ def load(path: str | Path, progress: Callable[[float], None] | None = None) -> T
         source.warn("skipped: " + ", ".join(f"{count} x {why}" for why, count in source.skipped.items()))
     if frame.empty:
         source.warn("the trace holds no complete events")
-    return Trace(path, frame, meta, builder.total, len(source.text), source.skipped, source.warnings)
+    cut = source.tail is None
+    return Trace(path, frame, meta, builder.total, len(source.text), source.skipped, source.warnings, cut)
