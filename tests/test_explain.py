@@ -54,9 +54,8 @@ def test_json_has_the_promised_shape(tmp_path, capsys) -> None:
 
 def test_a_cut_file_without_device_events_is_not_taken_for_a_cpu_trace(tmp_path, capsys) -> None:
     made = eager(steps=3)
-    made.events.sort(
-        key=lambda event: event.get("cat") == "kernel"
-    )  # as profilers write them: the device last
+    # as profilers write them: the device last
+    made.events.sort(key=lambda event: event.get("cat") == "kernel")
     whole = made.text()
     (tmp_path / "cut.json").write_bytes(whole[: whole.index(b'"kernel"')])
     entry = answer(capsys, tmp_path / "cut.json")["files"][0]
