@@ -135,7 +135,9 @@ def test_only_traces_and_run_folders_are_taken(tmp_path: Path) -> None:
     (tmp_path / "empty" / "traces").mkdir(parents=True)
     (tmp_path / "empty" / "run.json").write_text(json.dumps({"schema": 1}))
     (tmp_path / "t.txt").write_text("")
+    (tmp_path / "noise.json").write_bytes(bytes(range(256)))
     for path in (
+        tmp_path / "noise.json",
         tmp_path,
         tmp_path / "empty",
         tmp_path / "t.txt",
