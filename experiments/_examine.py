@@ -104,7 +104,6 @@ SESSIONS = {"conversation": conversation, "past the end": past_the_end, "ragged"
 
 
 def _random(decoder: Decoder, n: int, seed: int) -> Any:
-
     stream = random_stream(decoder.model.config.vocab_size, decoder.batch, n, seed + 11)
     return stream.to(decoder.token.device)
 

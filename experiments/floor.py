@@ -109,11 +109,11 @@ def _note_choice(
     if arguments.variant:
         return
     others = [name for name in variants if name not in runner.record["variants"]]
-    built = [name for name in others if name in DEFAULT]
-    if built:
-        runner.run.warn(f"left out by --quick, since it compiles for minutes: {', '.join(built)}")
-    rest = [name for name in others if name not in DEFAULT]
-    runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(rest)}")
+    left_out = [name for name in others if name in DEFAULT]
+    if left_out:
+        runner.run.warn(f"left out by --quick, since it compiles for minutes: {', '.join(left_out)}")
+    on_request = [name for name in others if name not in DEFAULT]
+    runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(on_request)}")
 
 
 def _resume(arguments: argparse.Namespace) -> RunFolder:

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from experiments import _cli
+from profiling.record import write_atomically
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -69,9 +70,7 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
     def kernels(precision: str) -> Part:
         options = ("--precision", precision, "--context", "40" if rehearse else "500")
         steps = ("--steps", "1" if rehearse else "10")
-        return Part(
-            f"kernels {precision}", (*module, "profiling.kernels", *common, *options, *steps), 90, parsed=True
-        )
+        return Part(f"kernels {precision}", (*module, "profiling.kernels", *common, *options, *steps), 90)
 
     tests = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py")
     chosen = [
@@ -134,9 +133,7 @@ def run_all(
 
 def store(out: Path, results: Sequence[Result]) -> None:
     content = json.dumps({"schema": 1, "parts": [asdict(result) for result in results]}, indent=1)
-    partial = out / "gpu-check.json.part"
-    partial.write_text(content, encoding="utf-8")
-    partial.replace(out / "gpu-check.json")
+    write_atomically(out / "gpu-check.json", content.encode())
 
 
 def verdict(results: Sequence[Result], rehearse: bool) -> str:

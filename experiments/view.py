@@ -80,8 +80,11 @@ def traces_of(path: Path) -> list[Path]:
             raise UserError(f"{path}: expected a run folder, or a trace named *.json or *.json.gz")
         if not path.is_file():
             raise UserError(f"{path}: no such file")
-        with path.open("rb") as file:
-            head = file.read(64)
+        try:
+            with path.open("rb") as file:
+                head = file.read(64)
+        except OSError as error:
+            raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
         if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[", b"\x1f\x8b")):
             raise UserError(f"{path}: not a trace: neither JSON nor gzip")
         return [path]

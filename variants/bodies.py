@@ -24,8 +24,12 @@ class Body(Protocol):
         """
         ...
 
+    def verify(self) -> None:
+        """Raises RuntimeError where a step saw itself go wrong; waits for the device. Most cannot."""
+        return
 
-class Modules:
+
+class Modules(Body):
     """The model's modules with one filling of cache, mask, attention and head."""
 
     def __init__(self, model: GPT, cache: Cache, mask: Mask, attention: Attention, head: Head) -> None:

@@ -130,9 +130,7 @@ class Decoder:
 
     def verify(self) -> None:
         """Raises RuntimeError where the body itself saw a step go wrong. Waits for the device."""
-        check = getattr(self.body, "verify", None)
-        if check is not None:
-            check()
+        self.body.verify()
 
     @torch.inference_mode()
     def rewind(self, n: int) -> None:

@@ -189,6 +189,7 @@ def capacity(trial: Trial) -> Errors:
     decoder, seed = trial.decoder, 3
     text = random_stream(decoder.model.config.vocab_size, decoder.batch, decoder.capacity, seed)
     text = text.to(decoder.token.device)
+    # a decoder without a cache keeps nothing: its step recomputes the whole text
     kept = [] if decoder.variant.cache == "none" else trial.oracle.kv(text, last=1)
     decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in kept])
     logits = decoder.step(text[:, -1:])

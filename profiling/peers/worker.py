@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 
 from profiling.peers.peer import Peer, Task
+from variants.errors import one_line
 
 BUILD_SECONDS = 900  # converting and compiling; a hang is an error, not a wait
 NAP_SECONDS, NAPS = 0.02, 100
@@ -112,8 +113,7 @@ def _serve(connection: Connection, task: Task) -> None:
 
 def _in_a_line(error: Exception) -> RuntimeError:
     """What travels to the parent: an engine's own exceptions may not."""
-    first = (str(error).strip().splitlines() or ["no message"])[0]
-    return RuntimeError(first if type(error) is RuntimeError else f"{type(error).__name__}: {first}")
+    return RuntimeError(one_line(error).removeprefix("RuntimeError: "))
 
 
 def _run(peer: Peer, visit: Visit) -> Timed:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from variants.bodies import Body
 from variants.caches import StaticCache
 from variants.model import GPT
 from variants.one_launch import build
@@ -27,7 +28,7 @@ class Span(NamedTuple):
     end_ns: int
 
 
-class OneLaunch:
+class OneLaunch(Body):
     """One C++ call per step over a static cache, with torch's thread setting.
 
     It reads the model's tensors in place and attends over length + 1 slots, whatever the bucket.

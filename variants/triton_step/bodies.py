@@ -12,6 +12,7 @@ import torch
 import triton
 from torch import Tensor, nn
 
+from variants.bodies import Body
 from variants.caches import StaticCache
 from variants.errors import UserError
 from variants.model import GPT
@@ -95,7 +96,7 @@ def resident_programs(device: torch.device) -> int:
     return 1  # it runs programs one after another, so a second one would never reach a barrier
 
 
-class _Step:
+class _Step(Body):
     """What both schedules share: geometry, buffers, and the model's tensors as they lie in memory."""
 
     def __init__(self, model: GPT, cache: StaticCache, programs: int, block: int) -> None:
