@@ -52,7 +52,7 @@ class OneLaunch(Body):
 
     def step(self, token: Tensor) -> Tensor:
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""
-        torch.ops.decode_floor.one_launch_step(self.plan, token, self.cache.length, self.logits)
+        self.plan.step(token, self.cache.length, self.logits)
         return self.logits
 
     def watch(self, on: bool) -> None:

@@ -21,25 +21,29 @@ struct Chunk {
 
 inline int64_t chunk_floats(int64_t head_dim) { return round_up(2 + head_dim, 16); }
 
-// scores[g][i] = input g . key i, for `count` keys that lie `head_dim` apart.
+// scores[g][i] = input g . key i, for `count` keys that lie `head_dim` apart. Their values come next: they are
+// fetched meanwhile.
 template <class KV, int G>
-inline void score(const char* keys, int64_t count, int64_t head_dim, const typename KV::Input* q,
+inline void score(const char* keys, const char* values, int64_t count, int64_t head_dim, const typename KV::Input* q,
                   float (&scores)[kGroupMost][kChunk]) {
   const int64_t stride = head_dim * sizeof(typename KV::Scalar);
-  const auto rows = [&]<int R>(int64_t i, const char* const (&row)[R]) {
+  const auto rows = [&]<int R>(std::integral_constant<int, R>, int64_t first, int64_t apart) {
     const float* none[R] = {};
+    const char* row[R];
     float out[R][G];
+    for (int r = 0; r < R; r++) {
+      const int64_t offset = (first + r * apart) * stride;
+      row[r] = keys + offset;
+      for (int64_t at = 0; at < stride; at += kLine) __builtin_prefetch(values + offset + at);
+    }
     dot_rows<KV>(row, none, q, head_dim, out);
     for (int r = 0; r < R; r++) {
-      for (int g = 0; g < G; g++) scores[g][i + r] = out[r][g];
+      for (int g = 0; g < G; g++) scores[g][first + r * apart] = out[r][g];
     }
   };
-  int64_t i = 0;
-  for (; i + 4 <= count; i += 4) {
-    const char* k = keys + i * stride;
-    rows(i, {k, k + stride, k + 2 * stride, k + 3 * stride});
-  }
-  for (; i < count; i++) rows(i, {keys + i * stride});
+  const int64_t apart = count / kPlaces;
+  for (int64_t i = 0; i < apart; i++) rows(std::integral_constant<int, kPlaces>(), i, apart);
+  for (int64_t i = kPlaces * apart; i < count; i++) rows(std::integral_constant<int, 1>(), i, 0);
 }
 
 // Scores become weights exp(score - largest). Returns their sum.
@@ -61,14 +65,19 @@ inline void weigh_columns(const char* values, int64_t stride, const float* weigh
                           float* out) {
   typename KV::Expanded sums[N];
   for (auto& s : sums) s = KV::zero();
-  for (int64_t i = 0; i < count; i++) {
+  const auto add = [&](int64_t i) {
     const Floats w(weight[i]);
     for (int j = 0; j < N; j++) {
       const int64_t at = j * KV::kBlock;
       const auto block = KV::block(values + i * stride, nullptr, at, std::min<int64_t>(KV::kBlock, width - at));
       KV::add_scaled(block, w, sums[j]);
     }
+  };
+  const int64_t apart = count / kPlaces;
+  for (int64_t i = 0; i < apart; i++) {
+    for (int place = 0; place < kPlaces; place++) add(i + place * apart);
   }
+  for (int64_t i = kPlaces * apart; i < count; i++) add(i);
   for (int j = 0; j < N; j++) {
     const int64_t at = j * KV::kBlock;
     KV::store(sums[j], out + at, std::min<int64_t>(KV::kBlock, width - at));
@@ -94,7 +103,7 @@ template <class KV, int G, class ChunkOf>
 inline void attend_chunk(const char* keys, const char* values, int64_t count, int64_t head_dim,
                          const typename KV::Input* q, ChunkOf chunk_of) {
   alignas(64) float scores[kGroupMost][kChunk];
-  score<KV, G>(keys, count, head_dim, q, scores);
+  score<KV, G>(keys, values, count, head_dim, q, scores);
   for (int g = 0; g < G; g++) {
     Chunk& chunk = *chunk_of(g);
     chunk.largest = *std::max_element(scores[g], scores[g] + count);

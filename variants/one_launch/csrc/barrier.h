@@ -23,6 +23,7 @@ class Barrier {
     const uint32_t generation = generation_.load(std::memory_order_acquire);
     if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == threads) {
       arrived_.store(0, std::memory_order_relaxed);
+      claimed_.store(0, std::memory_order_relaxed);
       generation_.store(generation + 1, std::memory_order_release);
       generation_.notify_all();
       return;
@@ -36,10 +37,14 @@ class Barrier {
     while (generation_.load(std::memory_order_acquire) == generation) generation_.wait(generation);
   }
 
+  // The next number, from 0 on, that nobody has taken since the threads last met.
+  int64_t claim() { return claimed_.fetch_add(1, std::memory_order_relaxed); }
+
  private:
   static constexpr int kPatience = 2000;  // about 50 us
   const int cores_ = static_cast<int>(std::thread::hardware_concurrency());
   alignas(64) std::atomic<int> arrived_{0};
+  alignas(64) std::atomic<int64_t> claimed_{0};
   alignas(64) std::atomic<uint32_t> generation_{0};
 };
 

@@ -7,6 +7,19 @@
 
 namespace one_launch {
 
+constexpr int kPlaces = 4;  // rows read side by side: one stream of reads does not fill the memory channels
+constexpr int64_t kLineFloats = kLine / sizeof(float);  // two threads never write to one line
+
+struct Range {
+  int64_t begin, end;
+};
+
+// The part of 0..n that belongs to `rank`, in whole units.
+inline Range part(int64_t n, int rank, int threads, int64_t unit = kLineFloats) {
+  const int64_t units = (n + unit - 1) / unit;
+  return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
+}
+
 // out[row r][input b] of R rows and B inputs, each row of weights loaded once for all B.
 template <class W, int R, int B>
 inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R], const typename W::Input* in,
@@ -29,16 +42,6 @@ inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R]
   }
 }
 
-struct Range {
-  int64_t begin, end;
-};
-
-// The part of 0..n that belongs to `rank`, in whole cache lines of floats.
-inline Range part(int64_t n, int rank, int threads, int64_t unit = 16) {
-  const int64_t units = (n + unit - 1) / unit;
-  return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
-}
-
 // out[b][n] = row n . input b + bias, for the rows of one thread.
 template <class W>
 class Product {
@@ -47,14 +50,12 @@ class Product {
       : linear_(linear), inputs_(inputs), out_(out), pitch_(pitch) {}
 
   void run(Range rows) const {
-    // Four rows from four distant places at once: one stream of reads does not fill the memory channels.
-    const int64_t quarter = (rows.end - rows.begin) / kRows;
-    for (int64_t n = rows.begin; n < rows.begin + quarter; n++) all_inputs<kRows>(n, quarter);
-    for (int64_t n = rows.begin + kRows * quarter; n < rows.end; n++) all_inputs<1>(n, 0);
+    const int64_t apart = (rows.end - rows.begin) / kPlaces;
+    for (int64_t n = rows.begin; n < rows.begin + apart; n++) all_inputs<kPlaces>(n, apart);
+    for (int64_t n = rows.begin + kPlaces * apart; n < rows.end; n++) all_inputs<1>(n, 0);
   }
 
  private:
-  static constexpr int kRows = 4;
   static constexpr int64_t kTogether = 3;  // inputs: with four rows, as many sums as AVX2 has registers for
 
   template <int R>

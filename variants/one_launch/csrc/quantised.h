@@ -14,14 +14,8 @@ inline float quantise(const float* x, int64_t cols, int8_t* q) {
 #pragma omp simd reduction(max : most)
   for (int64_t i = 0; i < cols; i++) most = std::max(most, std::fabs(x[i]));
   const float scale = std::max(most, 1e-30f) / 127.f;
-  const Floats divisor(scale);
-  alignas(64) int32_t rounded[kLanes];
-  for (int64_t i = 0; i < cols; i += kLanes) {
-    const int64_t count = std::min<int64_t>(kLanes, cols - i);
-    const Floats r = (Floats::loadu(x + i, count) / divisor).round();
-    at::vec::convert_to_int_of_same_size(r).store(rounded);
-    for (int64_t j = 0; j < count; j++) q[i + j] = int8_t(rounded[j]);
-  }
+#pragma omp simd
+  for (int64_t i = 0; i < cols; i++) q[i] = int8_t(int32_t(std::nearbyintf(x[i] / scale)));
   std::fill(q + cols, q + round_up(cols, kPad), int8_t(0));
   return scale;
 }
@@ -32,27 +26,26 @@ struct Int8 {
   using Sums = Words;
   static constexpr int kBlock = Bytes::kSize;
   struct Input {
-    const int8_t* q;
+    const int8_t *q, *size;  // size = |q|
     float scale;
   };
-  static constexpr int64_t input_bytes(int64_t cols) { return round_up(cols, kPad); }
+  static constexpr int64_t input_bytes(int64_t cols) { return 2 * round_up(cols, kPad); }
 
   static Input prepare(const float* x, int64_t cols, char* memory) {
     auto* q = reinterpret_cast<int8_t*>(memory);
+    auto* size = q + round_up(cols, kPad);
     const float scale = quantise(x, cols, q);
-    return {q, scale};
+    for (int64_t i = 0; i < round_up(cols, kPad); i++) size[i] = std::abs(q[i]);
+    return {q, size, scale};
   }
 
-  // unsigned times signed is what the instructions offer: |w| * (x with the sign of w). 127 * 127 * 2 fits.
+  // unsigned times signed is what the instructions offer: |x| * (w with the sign of x). 127 * 127 * 2 fits.
   struct Block {
-    Bytes w, size;
+    Bytes w;
   };
-  static Block block(const char* row, const float*, int64_t at, int64_t) {
-    const Bytes w = Bytes::load(row + at);
-    return {w, w.abs()};
-  }
+  static Block block(const char* row, const float*, int64_t at, int64_t) { return {Bytes::load(row + at)}; }
   static Sums fma(const Block& b, const Input& in, int64_t at, const Sums& sums) {
-    return dot(sums, b.size, Bytes::load(in.q + at).with_sign_of(b.w));
+    return dot(sums, Bytes::load(in.size + at), b.w.with_sign_of(Bytes::load(in.q + at)));
   }
   static float finish(const Sums& sums, const Input& in, const float* scale) {
     int32_t lane[kLanes], total = 0;

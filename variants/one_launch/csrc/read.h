@@ -7,7 +7,6 @@
 
 namespace one_launch {
 
-constexpr int64_t kLine = 64;
 constexpr int kStreams = 6;  // places read at once; one sequential stream leaves memory channels idle
 
 using Words64 = at::vec::Vectorized<int64_t>;

@@ -44,6 +44,14 @@ inline Best best_of(const float* values, Range range) {
   return {values[i], i};
 }
 
+// The first of the greatest, as above, of two sets of values.
+inline Best better(const Best& a, const Best& b) {
+  if (a.index < 0 || b.index < 0) return a.index < 0 ? b : a;
+  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+  if (a_nan == b_nan && (a_nan || a.value == b.value)) return a.index < b.index ? a : b;
+  return a_nan || a.value > b.value ? a : b;
+}
+
 template <class W>
 class Worker {
   using KV = typename W::Cache;
@@ -60,7 +68,7 @@ class Worker {
       const Block& block = m_.blocks[layer];
       phase(Phase::qkv, layer, [&] {
         normalised(block.ln_1);
-        project(block.qkv, s_.qkv.get(), s_.qkv_pitch);
+        project(block.qkv, s_.qkv.get(), s_.qkv_pitch, [](Range) {});
       });
       phase(Phase::attention, layer, [&] { attend(block); });
       phase(Phase::out, layer, [&] {
@@ -69,8 +77,9 @@ class Worker {
       });
       phase(Phase::up, layer, [&] {
         normalised(block.ln_2);
-        const Range mine = project(block.up, s_.hidden.get(), s_.inner_pitch);
-        for (int64_t b = 0; b < m_.batch; b++) gelu(hidden(b) + mine.begin, mine.end - mine.begin);
+        project(block.up, s_.hidden.get(), s_.inner_pitch, [&](Range done) {
+          for (int64_t b = 0; b < m_.batch; b++) gelu(hidden(b) + done.begin, done.end - done.begin);
+        });
       });
       phase(Phase::down, layer, [&] {
         for (int64_t b = 0; b < m_.batch; b++) make_ready(b, hidden(b), m_.inner);
@@ -79,12 +88,16 @@ class Worker {
     }
     phase(Phase::head, 0, [&] {
       normalised(m_.ln_f);
-      emit(project(m_.head, s_.logits.get(), s_.logits_pitch));
+      std::fill(own_.best.begin(), own_.best.end(), Best());
+      project(m_.head, s_.logits.get(), s_.logits_pitch, [&](Range done) { emit(done); });
     });
     if (rank_ == 0) feed_back();
   }
 
  private:
+  static constexpr int64_t kEven = 8;               // one piece in so many is left to whoever is ready
+  static constexpr int64_t kPieceBytes = 64 << 10;  // of weights: a few microseconds, yet long stretches to read
+
   float* x(int64_t b) const { return s_.x.get() + b * s_.pitch; }
   float* qkv(int64_t b) const { return s_.qkv.get() + b * s_.qkv_pitch; }
   float* hidden(int64_t b) const { return s_.hidden.get() + b * s_.inner_pitch; }
@@ -121,34 +134,53 @@ class Worker {
     }
   }
 
-  Range project(const Linear& linear, float* out, int64_t pitch) const {
-    const Range mine = part(linear.rows, rank_, threads_);
-    Product<W>(linear, own_.inputs, out, pitch).run(mine);
-    return mine;
+  // Calls `work` with the ranges of 0..n that this thread takes. Most of it is divided evenly in advance. The
+  // rest goes in pieces to whoever is ready, so that a thread that was held up keeps nobody waiting.
+  template <class F>
+  void share(int64_t n, int64_t unit, int64_t piece, F work) {
+    const int64_t pieces = n / piece / kEven;
+    if (pieces < threads_) return work(part(n, rank_, threads_, unit));
+    const int64_t even = n - pieces * piece;
+    work(part(even, rank_, threads_, unit));
+    for (int64_t i; (i = s_.barrier.claim()) < pieces;) work({even + i * piece, even + (i + 1) * piece});
+  }
+
+  // out = linear(own inputs), for the rows that fall to this thread; then and_then(rows).
+  template <class F>
+  void project(const Linear& linear, float* out, int64_t pitch, F and_then) {
+    const Product<W> product(linear, own_.inputs, out, pitch);
+    const int64_t piece = round_up(std::max<int64_t>(1, kPieceBytes / linear.row_bytes), kLineFloats);
+    share(linear.rows, kLineFloats, piece, [&](Range rows) {
+      product.run(rows);
+      and_then(rows);
+    });
   }
 
   void add_to_residual(const Linear& linear) {
-    const Range mine = project(linear, s_.residual.get(), s_.pitch);
-    for (int64_t b = 0; b < m_.batch; b++) {
-      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] += s_.residual.get()[b * s_.pitch + i];
-    }
+    project(linear, s_.residual.get(), s_.pitch, [&](Range done) {
+      for (int64_t b = 0; b < m_.batch; b++) {
+        for (int64_t i = done.begin; i < done.end; i++) x(b)[i] += s_.residual.get()[b * s_.pitch + i];
+      }
+    });
   }
 
-  // The item that holds slot `position_` appends to the cache first; nobody else reads that slot.
   void attend(const Block& block) {
-    const Range mine = part(m_.batch * m_.kv_heads * chunks_, rank_, threads_, 1);
-    for (int64_t item = mine.begin; item < mine.end; item++) {
-      const int64_t chunk = item % chunks_, lane = item / chunks_;  // lane: one KV head of one row
-      const int64_t b = lane / m_.kv_heads, kv_head = lane % m_.kv_heads;
-      const int64_t slots = lane * m_.capacity;  // of the lanes before
-      char* keys = block.k + slots * m_.head_dim * sizeof(Scalar);
-      char* values = block.v + slots * m_.head_dim * sizeof(Scalar);
-      if (chunk == chunks_ - 1) {
-        append(keys, qkv(b) + (m_.heads + kv_head) * m_.head_dim);
-        append(values, qkv(b) + (m_.heads + m_.kv_heads + kv_head) * m_.head_dim);
-      }
-      attend_item(keys, values, b, kv_head, chunk);
+    share(m_.batch * m_.kv_heads * chunks_, 1, 1, [&](Range items) {
+      for (int64_t item = items.begin; item < items.end; item++) attend_item(block, item / chunks_, item % chunks_);
+    });
+  }
+
+  // lane: one KV head of one row. The last chunk appends to the cache first; nobody else reads that slot.
+  void attend_item(const Block& block, int64_t lane, int64_t chunk) {
+    const int64_t b = lane / m_.kv_heads, kv_head = lane % m_.kv_heads;
+    const int64_t slots = lane * m_.capacity;  // of the lanes before
+    char* keys = block.k + slots * m_.head_dim * sizeof(Scalar);
+    char* values = block.v + slots * m_.head_dim * sizeof(Scalar);
+    if (chunk == chunks_ - 1) {
+      append(keys, qkv(b) + (m_.heads + kv_head) * m_.head_dim);
+      append(values, qkv(b) + (m_.heads + m_.kv_heads + kv_head) * m_.head_dim);
     }
+    attend_heads(keys, values, b, kv_head, chunk);
   }
 
   void append(char* lane, const float* row) const {
@@ -156,7 +188,7 @@ class Worker {
     for (int64_t d = 0; d < m_.head_dim; d++) slot[d] = KV::from_float(row[d]);
   }
 
-  void attend_item(const char* keys, const char* values, int64_t b, int64_t kv_head, int64_t chunk) {
+  void attend_heads(const char* keys, const char* values, int64_t b, int64_t kv_head, int64_t chunk) {
     const int64_t sharing = m_.heads / m_.kv_heads, first = chunk * kChunk;
     const int64_t count = std::min(kChunk, position_ + 1 - first);
     const int64_t offset = first * m_.head_dim * sizeof(Scalar);
@@ -202,18 +234,15 @@ class Worker {
         to[i] = KV::from_float(values[i]);
         values[i] = KV::to_float(to[i]);
       }
-      own_.best[b] = best_of(values, mine);
+      own_.best[b] = better(own_.best[b], best_of(values, mine));
     }
   }
 
-  // Parts ascend with the rank, so the lowest index wins a tie.
   void feed_back() const {
     for (int64_t b = 0; b < m_.batch; b++) {
       Best best;
       for (int rank = 0; rank < threads_; rank++) {
-        const Best& other = s_.own[rank]->best[b];
-        const bool greater = other.value > best.value || (other.value != other.value && best.value == best.value);
-        if (other.index >= 0 && (best.index < 0 || greater)) best = other;
+        best = better(best, s_.own[rank]->best[b]);
       }
       state_.token[b] = best.index;
     }

@@ -24,6 +24,7 @@ namespace one_launch {
 using Floats = at::vec::Vectorized<float>;
 using Words = at::vec::Vectorized<int32_t>;
 constexpr int kLanes = Floats::size();
+constexpr int64_t kLine = 64;  // bytes of a cache line
 
 // Inputs of every product are padded with zeros to this many elements: a whole block of the widest kernel.
 constexpr int64_t kPad = 128;
@@ -43,7 +44,6 @@ struct Bytes {
   static Bytes load(const void* p) { return {_mm512_loadu_si512(p)}; }
   Bytes low_nibbles() const { return {_mm512_and_si512(v, _mm512_set1_epi8(15))}; }
   Bytes high_nibbles() const { return {_mm512_and_si512(_mm512_srli_epi16(v, 4), _mm512_set1_epi8(15))}; }
-  Bytes abs() const { return {_mm512_abs_epi8(v)}; }
   Bytes with_sign_of(Bytes s) const {  // s = 0 leaves a value that is multiplied by 0
     return {_mm512_mask_sub_epi8(v, _mm512_movepi8_mask(s.v), _mm512_setzero_si512(), v)};
   }
@@ -66,7 +66,6 @@ struct Bytes {
   static Bytes load(const void* p) { return {_mm256_loadu_si256(static_cast<const __m256i*>(p))}; }
   Bytes low_nibbles() const { return {_mm256_and_si256(v, _mm256_set1_epi8(15))}; }
   Bytes high_nibbles() const { return {_mm256_and_si256(_mm256_srli_epi16(v, 4), _mm256_set1_epi8(15))}; }
-  Bytes abs() const { return {_mm256_abs_epi8(v)}; }
   Bytes with_sign_of(Bytes s) const { return {_mm256_sign_epi8(v, s.v)}; }
 };
 
@@ -97,7 +96,6 @@ struct Bytes {
   }
   Bytes low_nibbles() const { return map([this](int i) { return int8_t(v[i] & 15); }); }
   Bytes high_nibbles() const { return map([this](int i) { return int8_t((v[i] >> 4) & 15); }); }
-  Bytes abs() const { return map([this](int i) { return int8_t(v[i] < 0 ? -v[i] : v[i]); }); }
   Bytes with_sign_of(Bytes s) const { return map([&](int i) { return int8_t(s.v[i] < 0 ? -v[i] : v[i]); }); }
 };
 
