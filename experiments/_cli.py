@@ -19,6 +19,8 @@ from variants.errors import UserError
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("float32", "bfloat16", "float64")
+SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
+MOST_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others
 
 
 class Parser(argparse.ArgumentParser):
@@ -26,6 +28,22 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; `--seed` and `--threads` are checked here for every experiment that has them."""
+        arguments = super().parse_args(args, namespace)
+        seed, threads = getattr(arguments, "seed", 0), getattr(arguments, "threads", None)
+        if not 0 <= seed < SEEDS:
+            raise UserError(f"--seed must be from 0 to 2^63 - 1, got {seed}")
+        cores = os.cpu_count() or 1
+        most = MOST_PER_CORE * cores
+        for count in threads if isinstance(threads, tuple) else (threads,):
+            if count is not None and not 1 <= count <= most:
+                raise UserError(
+                    f"--threads must be from 1 to {most}, got {count}: beyond {MOST_PER_CORE} for each of the "
+                    f"{cores} cores here they do little but wait for each other"
+                )
+        return arguments
 
 
 def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:

@@ -31,8 +31,6 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
     """The model of `--model` in the precision of `--precision`."""
     dtype = DTYPES[arguments.precision]
     if arguments.threads is not None:
-        if arguments.threads < 1:
-            raise UserError(f"--threads must be at least 1, got {arguments.threads}")
         torch.set_num_threads(arguments.threads)
     if arguments.model in PRESETS:
         return random_model(PRESETS[arguments.model], arguments.seed, dtype, device)

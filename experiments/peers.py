@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
-    for flag in ("steps", "rounds", "threads"):
+    for flag in ("steps", "rounds"):
         value = getattr(arguments, flag)
         if value is not None and value < 1:
             raise UserError(f"--{flag} must be at least 1, got {value}")
