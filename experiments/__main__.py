@@ -34,8 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = {name: f"experiments.{name}" for name in questions()} | {"report": "reports.build"}
     if name in names:
         run(import_module(names[name]).main, arguments)
-    if name not in ("-h", "--help"):
-        run(_refuse, [name])
+    run(_list if name in ("-h", "--help") else _refuse, [name])
+
+
+def _list(names: Sequence[str] | None) -> None:
     table = ruled("decode-floor NAME, or python -m experiments.NAME", ("name", "question"), ())
     for name, question in questions().items():
         table.add_row(name, question)

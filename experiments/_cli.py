@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import orjson
 
+from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
 
@@ -40,8 +41,8 @@ class Parser(argparse.ArgumentParser):
         for count in threads if isinstance(threads, tuple) else (threads,):
             if count is not None and not 1 <= count <= most:
                 raise UserError(
-                    f"--threads must be from 1 to {most}, got {count}: beyond {MOST_PER_CORE} for each of the "
-                    f"{cores} cores here they do little but wait for each other"
+                    f"--threads must be from 1 to {most}, got {count}: beyond {MOST_PER_CORE} for each of "
+                    f"the {cores} cores here they do little but wait for each other"
                 )
         return arguments
 
@@ -105,19 +106,7 @@ def print_json(value: Any) -> None:
     sys.stdout.write(orjson.dumps(value, default=list, option=options).decode() + "\n")
 
 
-def run(main: Callable[[Sequence[str] | None], int | None], argv: Sequence[str] | None = None) -> None:
-    """Run an experiment: bad input is one line and exit code 2, Ctrl-C is 130."""
+def run(main: command.Main, argv: Sequence[str] | None = None) -> None:
+    """Run an experiment as `variants.command.run` does."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
-    try:
-        code = main(argv) or 0
-        sys.stdout.flush()
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        code = 2
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        code = 130
-    except BrokenPipeError:  # `... | head` closed the pipe: nothing is wrong
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        code = 0
-    sys.exit(code)
+    command.run(main, argv)

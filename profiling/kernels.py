@@ -17,6 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from variants.caches import StaticCache
+from variants.command import run
 from variants.config import PRESETS
 from variants.model import random_model
 from variants.triton_step import cost
@@ -97,4 +98,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

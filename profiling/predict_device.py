@@ -15,6 +15,7 @@ import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from variants.command import run
 from variants.config import PRESETS, GPTConfig
 from variants.triton_step import cost
 from variants.triton_step.plan import Geometry, Setting, plan
@@ -158,4 +159,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)

@@ -25,6 +25,7 @@ from profiling.verdict import verdict
 from reports.content import Block, Figure, Section, Study, Timeline
 from reports.drawing import for_page, png, svg
 from reports.sections import sections
+from variants.command import run
 from variants.errors import UserError
 
 MARKS = (
@@ -147,25 +148,20 @@ def _slug(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
 
 
-def command(make: Callable[[Path], object], module: str, argv: Sequence[str] | None = None) -> int:
-    """The command line of a module that makes a report: says where it is, or in one line why not."""
+def command(make: Callable[[Path], object], module: str, argv: Sequence[str] | None = None) -> None:
+    """The command line of a module that makes a report: says where it is."""
     parser = argparse.ArgumentParser(
         prog=f"python -m {module}", description="Make the report of a run folder."
     )
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
-    try:
-        path = parser.parse_args(argv).run
-        make(path)
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
+    path = parser.parse_args(argv).run
+    make(path)
     sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
-    return 0
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command(build, "reports.build", argv)
+def main(argv: Sequence[str] | None = None) -> None:
+    command(build, "reports.build", argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -7,7 +7,6 @@ Reads the run folder alone (`shown` and `claims` in run.json, see `reports.shown
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +21,7 @@ from reports.content import Block, Bullets, Figure, Section, Table, Text
 from reports.drawing import BLUE, INK, PALE, WIDTH_IN, styled
 from reports.figures import line_style
 from reports.shown import Bars, Curves, Shown
+from variants.command import run
 from variants.errors import UserError
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
@@ -129,9 +129,9 @@ def _minor(axes: Axes, value: float) -> str:
     return f"{value:,.10g}" if high / low < 100 and f"{value:e}"[0] in "25" else ""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    return command(build, "reports.experiment", argv)
+def main(argv: Sequence[str] | None = None) -> None:
+    command(build, "reports.experiment", argv)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -20,6 +19,7 @@ from reports.build import study
 from reports.content import Text
 from reports.numbers import UNKNOWN, number
 from reports.sections.answer import answer
+from variants.command import run
 from variants.errors import UserError
 
 README = Path("README.md")
@@ -84,17 +84,12 @@ def filled(text: str, run: RunFolder) -> str:
     return BLOCK.sub(lambda block: f"{block[1]}{PARTS[block[2]](run)}\n{block[3]}", text)
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m reports.readme", description="Put a run into README.md.")
     parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
-    try:
-        run = RunFolder.load(parser.parse_args(argv).run)
-        write_atomically(README, filled(README.read_text("utf-8"), run).encode())
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
-        return 2
-    return 0
+    published = RunFolder.load(parser.parse_args(argv).run)
+    write_atomically(README, filled(README.read_text("utf-8"), published).encode())
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(main)

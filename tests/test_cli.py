@@ -1,16 +1,17 @@
-"""What all command lines share: how they refuse numbers that no run can use."""
+"""What all command lines share: how they refuse numbers that no run can use, and how they end."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from importlib import import_module
 from pathlib import Path
 
 import pytest
+from floor_run import ROOT, copied
 
 from experiments import _cli
-
-ROOT = Path(__file__).parent.parent
 
 
 def with_flag(flag: str) -> list[str]:
@@ -53,3 +54,37 @@ def test_more_threads_than_cores_are_allowed(tmp_path: Path) -> None:
     most = 4 * (os.cpu_count() or 1)
     parser = _cli.common_parser("experiments.floor", "")
     assert parser.parse_args(["--threads", str(most)]).threads == most
+
+
+COMMANDS = {
+    "list": ["-m", "experiments"],
+    "help": ["-m", "experiments.floor", "--help"],
+    "rich": ["-m", "experiments.work", "--out", "OUT"],
+    "json": ["-m", "experiments.sizing", "--quiet", "--json", "--out", "OUT"],
+    "print": ["-m", "profiling.predict_device"],
+    "report": ["-m", "reports.build", "RUN"],
+}
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_closed_pipe_ends_a_command_quietly(name: str, buffered: bool, tmp_path: Path) -> None:
+    """As in `... | head -1`, when head was faster."""
+    places = {"OUT": str(tmp_path / "runs"), "RUN": str(copied(tmp_path / "floor"))}
+    command = [sys.executable, *([] if buffered else ["-u"]), *(places.get(w, w) for w in COMMANDS[name])]
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, cwd=ROOT, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_every_command_ends_in_the_same_way() -> None:
+    commands = {}
+    for package in ("variants", "profiling", "experiments", "reports"):
+        for file in (ROOT / package).rglob("*.py"):
+            _, is_command, last = file.read_text("utf-8").partition('if __name__ == "__main__":\n')
+            if is_command:
+                commands[file.relative_to(ROOT).as_posix()] = last.strip()
+    assert commands.pop("experiments/__main__.py") == "main()"  # which runs what is named
+    assert len(commands) > 15 and set(commands.values()) == {"run(main)", "_cli.run(main)"}

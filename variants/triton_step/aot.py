@@ -26,6 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from variants.caches import StaticCache
+from variants.command import run
 from variants.config import GPTConfig
 from variants.model import GPT
 from variants.precision import convert
@@ -185,4 +186,4 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(main)
