@@ -3,7 +3,7 @@
 Claim (articles 1-4): the cache is 2 * layers * kv_heads * head_dim * tokens * bytes * batch; it outgrows the
 weights, shrinks by n_heads / kv_heads, and doubles with the context while prefill attention quadruples.
 
-Arithmetic only. The model is a name, a Hugging Face config.json (or its folder), or a shape in flags; one
+Arithmetic only; what the articles print is checked for the models they speak of. The model is a name, a Hugging Face config.json (or its folder), or a shape in flags; one
 whose cache is of a kind that is not known here is refused.
 """
 

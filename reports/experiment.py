@@ -32,7 +32,7 @@ def build(path: Path) -> None:
     """The report of the run folder at `path`. Raises UserError where it holds none or cannot be written."""
     run = RunFolder.load(path)
     if "shown" not in run.data:
-        raise UserError(f"{path} shows nothing yet: its experiment did not finish")
+        raise UserError(f"{path} shows nothing yet: its experiment is still running, or was interrupted")
     write(path, _title(run.data), sections(run.data))
 
 

@@ -307,7 +307,7 @@ def test_articles_says_what_failed_and_goes_on(tmp_path: Path, capsys: pytest.Ca
 
 def test_the_report_needs_a_finished_experiment(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, "context", "cpu")
-    with pytest.raises(UserError, match="did not finish"):
+    with pytest.raises(UserError, match="still running, or was interrupted"):
         report.build(run.path)
     with pytest.raises(UserError):
         report.build(tmp_path)

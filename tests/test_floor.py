@@ -237,4 +237,4 @@ def test_ctrl_c_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
     assert process.returncode == 130 and "Traceback" not in errors
     (record,) = tmp_path.glob("*/run.json")
     assert json.loads(record.read_text())["status"] == "incomplete"
-    assert "incomplete" in (record.parent / "report.md").read_text()
+    assert "unfinished" in (record.parent / "report.md").read_text()

@@ -31,7 +31,10 @@ def answer(study: Study) -> Section:
     blocks: list[Block] = []
     if study.record["status"] != "complete":
         blocks.append(
-            Text("**This run is incomplete**: it was interrupted, and what it had not measured is missing.")
+            Text(
+                "**This run is unfinished**: it is still running, or it was interrupted. What it has not "
+                "measured is missing."
+            )
         )
     blocks += [
         Text(f"**{judged.word}**. {FOR_MANAGERS[judged.word]}.{_gain(study)}"),

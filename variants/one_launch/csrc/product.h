@@ -35,6 +35,7 @@ inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R]
     }
   };
   int64_t at = 0;
+#pragma GCC unroll 2
   for (; at + W::kBlock <= cols; at += W::kBlock) add(at, W::kBlock);
   if (at < cols) add(at, cols - at);
   for (int r = 0; r < R; r++) {

@@ -7,7 +7,7 @@
 
 namespace one_launch {
 
-constexpr int kStreams = 6;  // places read at once; one sequential stream leaves memory channels idle
+constexpr int kStreams = 8;  // places read at once; one sequential stream leaves memory channels idle
 
 using Words64 = at::vec::Vectorized<int64_t>;
 
