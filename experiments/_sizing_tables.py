@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from rich.table import Table
@@ -27,6 +27,13 @@ def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
     yield f"weights: {parameters}, {weights} ({shape.dtype or 'dtype unknown'})"
     token = kv_token_bytes(shape, kv)
     yield f"cache per token: {token:,} bytes = {token / 1024:g} KiB ({kv_name})"
+
+
+def outgrown(at: Mapping[int, int | None]) -> Iterator[str]:
+    """By batch, the context `at` which the cache exceeds the weights."""
+    for batch, tokens in at.items():
+        where = f"from {tokens:,} tokens of context" if tokens else "never, or the weights' size is not known"
+        yield f"The cache outgrows the weights at batch {batch}: {where}."
 
 
 def sizes_table(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Table:

@@ -27,6 +27,7 @@ struct Model {
   std::vector<Block> blocks{};
   Norm ln_f{};
   Linear head{};
+  int64_t piece_bytes = 64 << 10;  // weights that are shared out at once: microseconds, yet long stretches
 };
 
 // The device state of a step.

@@ -95,8 +95,7 @@ class Worker {
   }
 
  private:
-  static constexpr int64_t kEven = 8;               // one piece in so many is left to whoever is ready
-  static constexpr int64_t kPieceBytes = 64 << 10;  // of weights: a few microseconds, yet long stretches to read
+  static constexpr int64_t kEven = 8;  // one piece in so many is left to whoever is ready
 
   float* x(int64_t b) const { return s_.x.get() + b * s_.pitch; }
   float* qkv(int64_t b) const { return s_.qkv.get() + b * s_.qkv_pitch; }
@@ -149,7 +148,7 @@ class Worker {
   template <class F>
   void project(const Linear& linear, float* out, int64_t pitch, F and_then) {
     const Product<W> product(linear, own_.inputs, out, pitch);
-    const int64_t piece = round_up(std::max<int64_t>(1, kPieceBytes / linear.row_bytes), kLineFloats);
+    const int64_t piece = round_up(std::max<int64_t>(1, m_.piece_bytes / linear.row_bytes), kLineFloats);
     share(linear.rows, kLineFloats, piece, [&](Range rows) {
       product.run(rows);
       and_then(rows);
