@@ -155,8 +155,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     plans = {} if arguments.device_gib is None else {n: plan(shape, kv, n, *memory) for n in contexts}
     command = _command(shape, kv_name, plans, arguments.utilisation)
 
-    from experiments import _sizing_tables as tables
     from experiments import _claims
+    from experiments import _sizing_tables as tables
     from experiments._outcome import as_shown, keep
     from profiling.record import RunFolder
 

@@ -374,7 +374,7 @@ def test_the_command_prints_writes_and_ends_with_the_verdict(
 ) -> None:
     sizing.main(["--out", str(tmp_path), "--device-gib", "80"])
     printed = capsys.readouterr().out
-    assert printed.rstrip().splitlines()[-2].startswith("Claim holds here") or "Claim holds here" in printed
+    assert "Published figures" in printed and printed.splitlines()[-1].startswith("Claim holds here")
     assert (
         "--max-model-len 4096 --max-num-seqs 29 --gpu-memory-utilization 0.9 --kv-cache-dtype auto" in printed
     )
@@ -460,6 +460,21 @@ def test_a_broken_config_is_named(content: str, tmp_path: Path) -> None:
     file.write_text(content, encoding="latin-1")
     with pytest.raises(UserError, match=r"config\.json"):
         read_shape(str(file))
+
+
+@pytest.mark.parametrize("flags", [["--model", "gpt2-medium"], ["--layers", "3", "--heads", "4"]], ids=" ".join)
+def test_the_articles_figures_stand_beside_their_own_models_only(
+    flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "--layers" in flags:
+        flags = [*flags, "--kv-heads", "4", "--head-dim", "8", "--kv-dtype", "fp8"]
+    sizing.main([*flags, "--json", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    assert "Published figures" not in printed and "Claim " not in printed
+    assert json.loads(printed.splitlines()[-1])["claims"] == {"figures": 0, "hold": 0, "broken": []}
+    (folder,) = tmp_path.iterdir()
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "The articles' figures" not in text and "**The cache outgrows the weights at batch 32: " in text
 
 
 def test_sizing_needs_no_torch(tmp_path: Path) -> None:
