@@ -462,7 +462,9 @@ def test_a_broken_config_is_named(content: str, tmp_path: Path) -> None:
         read_shape(str(file))
 
 
-@pytest.mark.parametrize("flags", [["--model", "gpt2-medium"], ["--layers", "3", "--heads", "4"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "flags", [["--model", "gpt2-medium"], ["--layers", "3", "--heads", "4"]], ids=" ".join
+)
 def test_the_articles_figures_stand_beside_their_own_models_only(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
