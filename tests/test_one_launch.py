@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from profiling.expect import step_ops
 from profiling.gate.gate import Gate
 from profiling.phases import add_phases, phase_table
 from profiling.tracing import trace_steps
@@ -165,6 +166,7 @@ def test_the_profiler_sees_one_op_and_its_phases(tiny: GPT, tmp_path: Path) -> N
     ops = [event["name"] for event in events if event.get("cat") == "cpu_op"]
     phases = [event for event in events if event.get("cat") == "one_launch_phase"]
     assert ops == ["decode_floor::one_launch_step"] * 5
+    assert step_ops(decoder) == {"computing_ops": 1, "view_ops": 0}
     assert len(phases) == 5 * (2 + 5 * tiny.config.n_layer)
     op = next(event for event in events if event.get("cat") == "cpu_op")
     inside = [event for event in phases if op["ts"] <= event["ts"] <= op["ts"] + op["dur"]]

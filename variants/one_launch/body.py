@@ -48,11 +48,12 @@ class OneLaunch(Body):
             cache.k,
             cache.v,
         )
+        self.number = self.plan.number()
         self.logits = model.wpe.weight.new_empty(cache.k[0].size(0), config.vocab_size)
 
     def step(self, token: Tensor) -> Tensor:
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""
-        self.plan.step(token, self.cache.length, self.logits)
+        torch.ops.decode_floor.one_launch_step.default(self.number, token, self.cache.length, self.logits)
         return self.logits
 
     def watch(self, on: bool) -> None:

@@ -7,12 +7,9 @@
 
 #include "attention.h"
 #include "barrier.h"
+#include "rows.h"
 
 namespace one_launch {
-
-struct Norm {
-  const float *weight = nullptr, *bias = nullptr;  // [width]
-};
 
 struct Block {
   Norm ln_1, ln_2;
@@ -64,11 +61,6 @@ class Aligned {  // zeroed memory on cache lines of its own
 
  private:
   std::unique_ptr<T, FreeAligned> p_;
-};
-
-struct Best {
-  float value = 0;
-  int64_t index = -1;  // none yet
 };
 
 // What one thread keeps to itself.

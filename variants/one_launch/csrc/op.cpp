@@ -4,17 +4,48 @@
 #include "step.h"
 
 #include <ATen/Parallel.h>
-#include <ATen/record_function.h>
 #include <ATen/ops/empty.h>
 #include <omp.h>
 #include <torch/library.h>
 
+#include <mutex>
+#include <unordered_map>
 #include <variant>
 
 namespace one_launch {
 namespace {
 
 using Tensors = c10::Dict<std::string, at::Tensor>;
+
+class Plan;
+
+// Plans that are alive, by number: an operation takes a number at once, but an object costs 14 us a call, a tenth
+// of a narrow step.
+class Plans {
+ public:
+  int64_t add(Plan* plan) {
+    const std::lock_guard lock(guard_);
+    plans_[++last_] = plan;
+    return last_;
+  }
+  void remove(int64_t number) {
+    const std::lock_guard lock(guard_);
+    plans_.erase(number);
+  }
+  Plan& at(int64_t number) {
+    const std::lock_guard lock(guard_);
+    const auto found = plans_.find(number);
+    TORCH_CHECK(found != plans_.end(), "no plan has the number ", number, ": was its body deleted?");
+    return *found->second;
+  }
+
+ private:
+  std::mutex guard_;
+  int64_t last_ = 0;
+  std::unordered_map<int64_t, Plan*> plans_;
+};
+
+Plans& plans = *new Plans();  // outlives every plan
 
 // A model and its cache as the step sees them. Keeps the tensors alive; they must not be reallocated.
 class Plan : public torch::CustomClassHolder {
@@ -44,12 +75,13 @@ class Plan : public torch::CustomClassHolder {
     else if (weights == "int8") scratch_.emplace<Scratch<Int8>>(m_);
     else if (weights == "int4") scratch_.emplace<Scratch<Int4>>(m_);
     else TORCH_CHECK(false, "one launch has no kernel for ", weights, " weights");
+    number_ = plans.add(this);
   }
+  ~Plan() override { plans.remove(number_); }
 
-  // A method and no operation: looking up the plan among an operation's arguments costs 14 us, a tenth of a
-  // narrow step. Profilers see it all the same.
+  int64_t number() const { return number_; }
+
   void step(const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
-    RECORD_FUNCTION("decode_floor::one_launch_step", std::vector<c10::IValue>());
     const State state{token.data_ptr<int64_t>(), length.data_ptr<int64_t>(), bytes(logits)};
     check(state, token, logits);
     std::visit([&](auto& scratch) { run(scratch, state); }, scratch_);
@@ -148,8 +180,13 @@ class Plan : public torch::CustomClassHolder {
   std::vector<at::Tensor> k_, v_;
   Model m_;
   bool watched_ = false;
+  int64_t number_ = 0;  // among `plans`
   std::variant<std::monostate, Scratch<Float32>, Scratch<BFloat16>, Scratch<Int8>, Scratch<Int4>> scratch_;
 };
+
+void one_launch_step(int64_t plan, const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
+  plans.at(plan).step(token, length, logits);
+}
 
 // Sum of all bytes as 64-bit words, modulo 2^64; every byte is read once, by all threads.
 int64_t read_bytes(const std::vector<at::Tensor>& tensors) {
@@ -171,10 +208,13 @@ TORCH_LIBRARY(decode_floor, m) {
   m.class_<Plan>("Plan")
       .def(torch::init<const std::string&, std::vector<int64_t>, double, Tensors, std::vector<at::Tensor>,
                        std::vector<at::Tensor>>())
-      .def("step", &Plan::step)
+      .def("number", &Plan::number)
       .def("watch", &Plan::watch)
       .def("spans", &Plan::spans);
+  m.def("one_launch_step(int plan, Tensor(a!) token, Tensor(b!) length, Tensor(c!) logits) -> ()");
   m.def("read_bytes(Tensor[] tensors) -> int", read_bytes);  // for any number of tensors, none included
 }
+
+TORCH_LIBRARY_IMPL(decode_floor, CPU, m) { m.impl("one_launch_step", one_launch_step); }
 
 }  // namespace one_launch
