@@ -18,8 +18,8 @@ from matplotlib.ticker import FuncFormatter, NullLocator
 from profiling.record import RunFolder
 from reports.build import command, write
 from reports.content import Block, Bullets, Figure, Section, Table, Text
+from reports.curves import line_style
 from reports.drawing import BLUE, INK, PALE, WIDTH_IN, styled
-from reports.figures import line_style
 from reports.shown import Bars, Curves, Shown
 from variants.command import run
 from variants.errors import UserError

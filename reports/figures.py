@@ -8,20 +8,17 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, NullFormatter, NullLocator
+from matplotlib.ticker import FuncFormatter
 
-from profiling.stats import Interval
 from reports.drawing import (
     BLUE,
     GREEN,
     GREY,
     INK,
-    MARKERS,
     ORANGE,
     PALE,
     PAPER,
     PURPLE,
-    SERIES,
     SKY,
     VERMILION,
     VIOLET,
@@ -43,7 +40,6 @@ KIND_COLOURS = {
     "sync": VIOLET,
     "op": PALE,
 }
-ABREAST = 5  # entries of a key side by side, the longest names included
 PLAIN = FuncFormatter(lambda value, _: f"{value:g}")
 HELD = {"weights": BLUE, "cache": SKY, "mask": ORANGE, "artefact": VERMILION}
 
@@ -84,59 +80,6 @@ def parts(stacks: Mapping[str, Mapping[str, float]]) -> Figure:
     axes.set_xlim(0, max(stack["step"] for stack in stacks.values()) * 1.12)
     axes.set_xlabel("per traced step, the profiler's cost included, ms")
     _key(figure, list(used))
-    return figure
-
-
-Curves = Mapping[str, Sequence[tuple[int, float]]]
-
-
-@styled
-def context(curves: Curves, cached: Sequence[str], floors: Sequence[tuple[int, float]]) -> Figure:
-    """Per variant (tokens in the cache, ms), `floors` likewise; the `cached` ones once more, enlarged."""
-    figure = _with_key(len(curves) + 1)
-    left, right = figure.subplots(1, 2)
-    for index, (name, points) in enumerate(curves.items()):
-        left.plot(*zip(*points, strict=True), label=name, **line_style(index))
-        if name in cached:
-            right.plot(*zip(*points, strict=True), **line_style(index))
-    for axes in (left, right):
-        axes.set_xlabel("context: tokens in the cache")
-        if floors:
-            label = "memory floor" if axes is left else None
-            axes.plot(*zip(*floors, strict=True), label=label, color=INK, linestyle="--", linewidth=1.4)
-    left.set_xscale("log")
-    left.set_yscale("log")
-    left.set_xticks(sorted({n for points in curves.values() for n, _ in points}))
-    left.xaxis.set_minor_locator(NullLocator())
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_major_formatter(PLAIN)
-    left.yaxis.set_minor_formatter(NullFormatter())
-    left.set_ylabel("median step, ms")
-    left.set_title("all, both axes logarithmic", loc="left")
-    right.set_ylim(bottom=0)
-    right.set_title("with a cache", loc="left")
-    figure.legend(loc="outside lower center", ncols=ABREAST, fontsize=8.5)
-    return figure
-
-
-@styled
-def excess(curves: Mapping[str, Sequence[tuple[int, Interval]]], names: Sequence[str]) -> Figure:
-    """Per variant (width, excess in ms with its interval); by its place in `names` a variant looks the same
-    as in `context`.
-    """
-    figure = _with_key(len(curves))
-    axes = figure.subplots()
-    for name, points in curves.items():
-        index = names.index(name)
-        widths, values = [w for w, _ in points], [e.mid for _, e in points]
-        reach = [[e.mid - e.low for _, e in points], [e.high - e.mid for _, e in points]]
-        axes.errorbar(widths, values, yerr=reach, label=name, elinewidth=0.8, **line_style(index))
-    axes.axhline(0, color=INK, linewidth=0.8)
-    axes.set_xticks(sorted({w for points in curves.values() for w, _ in points}))
-    axes.set_xlim(left=0)
-    axes.set_xlabel("width of the model (same layers, same ops)")
-    axes.set_ylabel("step less its own read, ms (95 % interval)")
-    figure.legend(loc="outside lower center", ncols=ABREAST, fontsize=8.5)
     return figure
 
 
@@ -203,12 +146,6 @@ def colour(kind: str) -> str:
     return KIND_COLOURS.get(kind, GREY)
 
 
-def _with_key(entries: int) -> Figure:
-    """A figure of curves with room below them for a key of so many entries."""
-    lines = -(-entries // ABREAST)
-    return Figure(figsize=(WIDTH_IN, 3.7 + 0.22 * lines), layout="constrained")
-
-
 def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
     """A figure with one named row per variant, first on top."""
     figure = Figure(figsize=(WIDTH_IN, 1.1 + 0.3 * len(names)), layout="constrained")
@@ -222,18 +159,6 @@ def _rows(names: Sequence[str]) -> tuple[Figure, Axes]:
 def _key(figure: Figure, kinds: Sequence[str]) -> None:
     handles = [Patch(color=colour(kind), label=kind.replace("_", " ")) for kind in kinds]
     figure.legend(handles=handles, loc="outside upper center", ncols=4)
-
-
-def line_style(number: int) -> dict[str, Any]:
-    """Colour, marker and dash: no two lines share all three, and colour is never the only difference."""
-    colours = len(SERIES)
-    return {
-        "color": SERIES[number % colours],
-        "marker": MARKERS[(number + number // colours) % len(MARKERS)],
-        "linestyle": ("-", ":", "-.")[number // colours % 3],
-        "markersize": 4.5,
-        "linewidth": 1.3,
-    }
 
 
 def _ms(value: float) -> str:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from profiling.effects import compare_readings
-from reports import figures
 from reports.content import Block, Bullets, Figure, Section, Study, Table, Text
+from reports.curves import excess as draw_excess
 from reports.numbers import code, interval, joined, megabytes, number
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
@@ -63,7 +63,7 @@ def _width_figure(study: Study) -> list[Block]:
         f"Step less its own read over the model's width, at context {study.short}; a flat line is a fixed "
         "price."
     )
-    return [Figure("excess", f"{alt}.", caption, lambda: figures.excess(curves, study.timed))]
+    return [Figure("excess", f"{alt}.", caption, lambda: draw_excess(curves, study.timed))]
 
 
 def memory_floor(study: Study) -> Section | None:

@@ -9,6 +9,7 @@ from profiling.effects import expectations as measured_expectations
 from profiling.effects import unstable
 from reports import figures
 from reports.content import Block, Figure, Section, Study, Table, Text
+from reports.curves import context as draw_context
 from reports.numbers import code, interval, number, percent
 from reports.sections.cost import GATES
 
@@ -216,7 +217,7 @@ def context(study: Study) -> Section | None:
     return Section(
         "Step over context",
         [
-            Figure("context", f"{alt}.", caption, lambda: figures.context(curves, cached, floors)),
+            Figure("context", f"{alt}.", caption, lambda: draw_context(curves, cached, floors)),
             Text(
                 "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
                 "its bucket."

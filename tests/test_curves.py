@@ -1,0 +1,59 @@
+"""The report's curves stay readable with many rungs: every name beside its curve's end, none over another."""
+
+from __future__ import annotations
+
+from itertools import combinations, pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from profiling.stats import Interval
+from reports import curves
+
+CURVES = {"naive": [(10, 150.0), (1000, 3000.0)]} | {
+    f"onelaunch-rung{n}": [(10, 45 + n / 50), (1000, 48 - n / 40)] for n in range(20)
+}
+
+
+def names_from_the_top(figure: Figure) -> list[str]:
+    """Of the curves, as they stand on the picture; none touches another or leaves the picture."""
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(Text) if text.get_text() in {*CURVES, "memory floor"}]
+    boxes = [text.get_window_extent() for text in texts]
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 for box in boxes)
+    assert all(box.y0 >= 0 and box.y1 <= figure.bbox.y1 for box in boxes)
+    return [text.get_text() for text in sorted(texts, key=lambda text: -text.get_window_extent().y0)]
+
+
+@pytest.mark.parametrize("rungs", [1, 5, 9, 21])
+def test_the_steps_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
+    shown = dict(list(CURVES.items())[:rungs])
+    found = names_from_the_top(curves.context(shown, list(shown)[1:], [(10, 16.0), (1000, 20.0)]))
+    found.remove("naive")  # stands in the picture of all, where it ends
+    del shown["naive"]
+    assert found == [*sorted(shown, key=lambda name: -shown[name][-1][1]), "memory floor"]
+
+
+@pytest.mark.parametrize("rungs", [5, 9, 20])
+def test_the_excess_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
+    shown = {
+        name: [(width, Interval(ms - 3, ms, ms + 3)) for width, ms in points]
+        for name, points in list(CURVES.items())[1 : rungs + 1]
+    }
+    found = names_from_the_top(curves.excess(shown, list(CURVES)))
+    assert found == sorted(shown, key=lambda name: -shown[name][-1][1].mid)
+
+
+@settings(max_examples=200, deadline=None)
+@given(heights=st.lists(st.floats(0, 1), max_size=21).map(sorted))
+def test_places_keep_order_and_gap_and_stay_where_there_is_room(heights: list[float]) -> None:
+    gap = 1 / 21
+    places = curves.spread(heights, gap)
+    assert len(places) == len(heights) and all(-1e-9 <= place <= 1 + 1e-9 for place in places)
+    assert all(above - below >= gap - 1e-9 for below, above in pairwise(places))
+    if all(above - below >= gap for below, above in pairwise(heights)):
+        assert places == pytest.approx(heights)
