@@ -101,7 +101,7 @@ def test_slope_by_hand() -> None:
     """A token's 10 bytes take 0.01 ms at the floor's rate: a slope of 0.013 ms is 1.3 times that."""
     found = slope_over_bytes(by_hand(0.013), "x")
     assert found is not None and found == pytest.approx((1.3, 1.3, 1.3))
-    assert slope_over_bytes(by_hand(-0.01), "x") is None  # a step that does not grow has no such ratio
+    assert slope_over_bytes(by_hand(-0.01), "x") == pytest.approx((-1, -1, -1))  # noise may turn a line over
 
 
 def test_steps_by_hand() -> None:
@@ -119,7 +119,7 @@ def test_a_model_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp
 
 @pytest.mark.parametrize("flags", [["--models", "gpt5"], ["--batches", "0"], ["--threads", "0,1"]])
 def test_bad_flags_are_refused(flags: list[str], tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--models takes|--threads must"):
+    with pytest.raises(UserError, match=r"--models takes|--threads must"):
         growth.main([*flags, "--out", str(tmp_path)])
     assert list(tmp_path.iterdir()) == []
 
