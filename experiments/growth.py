@@ -32,7 +32,8 @@ EXAMPLES = ("", "--quick", "--variant onelaunch-int8 --models gpt2,gpt2-large --
 MODELS, QUICK_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), ("gpt2", "gpt2-medium")
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16), (1, 4)
 CONTEXTS = (10, 100, 500, 1000)
-ROUNDS, QUICK_ROUNDS = 10, 3
+ROUNDS, QUICK_ROUNDS = 20, 3
+STEPS = 8  # timed at each visit: differences between contexts are small beside the noise of a step
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,7 +88,13 @@ def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
 
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     workload = Workload(
-        rounds=rounds, seed=arguments.seed, gate_steps=16, brief_gate=True, prompt=1, ttft_rounds=0
+        rounds=rounds,
+        steps=STEPS,
+        seed=arguments.seed,
+        gate_steps=16,
+        brief_gate=True,
+        prompt=1,
+        ttft_rounds=0,
     )
     contexts = arguments.context or contexts_that_fit(CONTEXTS, PRESETS[models[0]], workload.tokens_after)
     workload = replace(workload, contexts=tuple(sorted(set(contexts))))

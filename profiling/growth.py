@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import pandas as pd
 import torch
 
@@ -13,14 +12,14 @@ from profiling.footprint import free_bytes
 from profiling.metrics import Measured
 from profiling.record import RunFolder
 from profiling.runner import Progress, Runner
-from profiling.stats import Interval, intercepts, quantiles, ratio_interval
+from profiling.stats import Interval, intercepts, mean_interval, quantiles
 from profiling.work import parameters
 from profiling.workload import Workload
 from variants.config import PRESETS
 from variants.model import GPT, random_model
 from variants.spec import Variant
 
-PROOF_BYTES = 14  # for each parameter: float32, its copy in float64, and room for caches
+PROOF_BYTES = 13  # for each parameter: float32, its copy in float64, and room for caches
 
 
 @dataclass(frozen=True)
@@ -145,8 +144,8 @@ def widths(found: Measured, variant: str) -> list[int]:
 def slope_over_bytes(found: Measured, variant: str) -> Interval | None:
     """Time of one more token of context over the time of its bytes at the rate of the memory floor.
 
-    Per round the slope of a line through all contexts; None where a round's step does not grow, or there is
-    one context only.
+    Per round the slope of a line through all contexts; None where there is one context only. A mean and no
+    geometric one: in a disturbed round the slope may be negative.
     """
     contexts = found.contexts
     if len(contexts) < 2:
@@ -158,4 +157,4 @@ def slope_over_bytes(found: Measured, variant: str) -> Interval | None:
     rounds = pd.concat(columns, axis=1).dropna().to_numpy()
     _, slopes = intercepts(contexts, rounds[:, :-1])
     expected = per_token / first * rounds[:, -1]
-    return ratio_interval(list(slopes), list(expected)) if np.all(slopes > 0) else None
+    return mean_interval(slopes / expected)

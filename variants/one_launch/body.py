@@ -79,7 +79,7 @@ def read_bytes(tensors: Sequence[Tensor]) -> int:
 
     Returns the sum of their bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros.
     Every tensor is split into one consecutive part per thread, in whole cache lines; a thread reads its parts
-    in the order given, each as eight consecutive stretches side by side, and meets the others only at the end.
+    in the order given, each as eight stretches side by side, and meets the others only at the end.
     Raises UserError where the kernels cannot be built.
     """
     build.load()

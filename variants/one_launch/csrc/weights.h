@@ -86,6 +86,7 @@ struct BFloat16 {
   }
 
 #if defined(__AVX512BF16__)
+  // The instruction takes bfloat16 on both sides, so activations are rounded too, as PyTorch's own kernels do.
   static Input prepare(const float* x, int64_t cols, char* memory) {
     auto* copy = reinterpret_cast<Scalar*>(memory);
     for (int64_t i = 0; i < cols; i++) copy[i] = from_float(x[i]);
