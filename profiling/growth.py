@@ -19,7 +19,9 @@ from variants.config import PRESETS
 from variants.model import GPT, random_model
 from variants.spec import Variant
 
-PROOF_BYTES = 13  # for each parameter: float32, its copy in float64, and room for caches
+# For each parameter: the proof holds it in float32 and float64, the timing beside buffers of the same size for
+# the memory floor on both page sizes, one of them twice while it is copied.
+NEEDED_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ def grow(
         if point.model != name:
             model, name = None, point.model  # gone before the next one is made: they are large
             config = PRESETS[name]
-            if PROOF_BYTES * parameters(config) > free_bytes(torch.device("cpu")):
-                run.warn(f"{name} is left out: memory does not permit its proof in float64")
+            if NEEDED_BYTES * parameters(config) > free_bytes(torch.device("cpu")):
+                run.warn(f"{name} is left out: memory does not permit its proof and its floors")
             else:
                 model = random_model(config, workload.seed)
         measured = _measured(run, point, variant, workload, model, progress) if model is not None else None

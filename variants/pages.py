@@ -40,7 +40,9 @@ def huge_pages(model: GPT) -> GPT:
 def on_huge_pages(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Copies of CPU tensors, one after the other in one piece of memory that asked for huge pages."""
     sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
-    memory = mmap.mmap(-1, sum(sizes) + HUGE_PAGE_BYTES)
+    # private: shared memory has a switch of its own (shmem_enabled), which is mostly off
+    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+    memory = mmap.mmap(-1, sum(sizes) + HUGE_PAGE_BYTES, flags=private)
     memory.madvise(mmap.MADV_HUGEPAGE)
     whole = torch.frombuffer(memory, dtype=torch.uint8)
     starts = accumulate(sizes, initial=-whole.data_ptr() % HUGE_PAGE_BYTES)
