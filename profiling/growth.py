@@ -19,8 +19,8 @@ from variants.config import PRESETS
 from variants.model import GPT, random_model
 from variants.spec import Variant
 
-# For each parameter: the proof holds it in float32 and float64, the timing beside buffers of the same size for
-# the memory floor on both page sizes, one of them twice while it is copied.
+# For each parameter: the proof holds it in float32 and float64, the timing beside buffers of its size for the
+# memory floor on both page sizes, one of them twice while it is copied.
 NEEDED_BYTES = 16
 
 
