@@ -25,4 +25,4 @@ def test_copies_are_equal_and_lie_on_huge_pages() -> None:
     before = huge_bytes()
     moved = on_huge_pages(tensors)
     assert all(torch.equal(a, b) and a.dtype == b.dtype for a, b in zip(tensors, moved, strict=True))
-    assert huge_bytes() - before >= 8 * HUGE_PAGE_BYTES  # of the 16 that 32 MB would fill: memory may be scattered
+    assert huge_bytes() - before >= 8 * HUGE_PAGE_BYTES  # of 16 that they fill: memory may be scattered
