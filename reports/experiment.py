@@ -7,6 +7,7 @@ Reads the run folder alone (`shown` and `claims` in run.json, see `reports.shown
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from variants.errors import UserError
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
 MOST_TICKS = 8
+APART = 1.2  # ratio of neighbours whose labels stand beside each other
 
 
 def build(path: Path) -> None:
@@ -86,8 +88,10 @@ def draw(curves: Curves) -> Drawing:
     if curves.log_x:
         axes.set_xscale("log")
         xs = sorted({x for points in curves.lines.values() for x, _ in points})
-        axes.set_xticks(xs[:: -(-len(xs) // MOST_TICKS)])
-        axes.xaxis.set_minor_locator(NullLocator())
+        ticks = xs[:: -(-len(xs) // MOST_TICKS)]
+        if all(right / left > APART for left, right in itertools.pairwise(ticks)):  # else in powers of ten
+            axes.set_xticks(ticks)
+            axes.xaxis.set_minor_locator(NullLocator())
     for axis in (axes.xaxis, axes.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _minor(axes, value)))

@@ -12,6 +12,8 @@ from matplotlib.text import Text
 
 from profiling.stats import Interval
 from reports import curves
+from reports.experiment import draw
+from reports.shown import Curves
 
 CURVES = {"naive": [(10, 150.0), (1000, 3000.0)]} | {
     f"onelaunch-rung{n}": [(10, 45 + n / 50), (1000, 48 - n / 40)] for n in range(20)
@@ -57,3 +59,12 @@ def test_places_keep_order_and_gap_and_stay_where_there_is_room(heights: list[fl
     assert all(above - below >= gap - 1e-9 for below, above in pairwise(places))
     if all(above - below >= gap for below, above in pairwise(heights)):
         assert places == pytest.approx(heights)
+
+
+@pytest.mark.parametrize(("xs", "labels"), [((10, 100, 1000), [10, 100, 1000]), ((3, 495, 496, 3095), None)])
+def test_points_are_labelled_where_their_labels_stand_apart(
+    xs: tuple[float, ...], labels: list[float] | None
+) -> None:
+    figure = draw(Curves("", "MB", "ms", {"step": [(x, x) for x in xs]}))
+    ticks = list(figure.axes[0].get_xticks())
+    assert ticks == labels if labels else not set(ticks) & set(xs)
