@@ -204,7 +204,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         out.print(_claims.table(checks))
     out.print(f"Run folder: {folder.path}", soft_wrap=True)
     if checks:
-        out.print(verdict)
+        out.print(verdict, soft_wrap=True)
     if arguments.json:
         print_json({"run": str(folder.path), **result, "claims": _claims.summary(checks)})
 
