@@ -49,7 +49,7 @@ class Worker {
   }
 
  private:
-  static constexpr int64_t kEven = 8;  // one piece in so many is left to whoever is ready
+  static constexpr int64_t kLeftToAll = 8;  // one piece in so many is left to whoever is ready
 
   float* x(int64_t b) const { return s_.x.get() + b * s_.pitch; }
   float* qkv(int64_t b) const { return s_.qkv.get() + b * s_.qkv_pitch; }
@@ -91,7 +91,7 @@ class Worker {
   // rest goes in pieces to whoever is ready, so that a thread that was held up keeps nobody waiting.
   template <class F>
   void share(int64_t n, int64_t unit, int64_t piece, F work) {
-    const int64_t pieces = n / piece / kEven;
+    const int64_t pieces = n / piece / kLeftToAll;
     if (pieces < threads_) return work(part(n, rank_, threads_, unit));
     const int64_t even = n - pieces * piece;
     work(part(even, rank_, threads_, unit));
