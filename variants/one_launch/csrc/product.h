@@ -1,6 +1,8 @@
 // Matrix times a few vectors: rows of weights are read once, from several places at a time.
 #pragma once
 
+#include <array>
+#include <utility>
 #include <vector>
 
 #include "weights.h"
@@ -20,18 +22,22 @@ inline Range part(int64_t n, int rank, int threads, int64_t unit = kLineFloats) 
   return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
 }
 
+// Made one by one: for an array of default vectors GCC 12 emits a block store that takes longer to start than a
+// short row to multiply.
+template <class Sums, size_t... N>
+std::array<Sums, sizeof...(N)> zeros(std::index_sequence<N...>) {
+  return {(static_cast<void>(N), Sums(0))...};
+}
+
 // out[row r][input b] of R rows and B inputs, each row of weights loaded once for all B.
 template <class W, int R, int B>
 inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R], const typename W::Input* in,
                      int64_t cols, float (&out)[R][B]) {
-  typename W::Sums sums[R][B];
-  for (auto& of_row : sums) {
-    for (auto& s : of_row) s = typename W::Sums(0);
-  }
+  auto sums = zeros<typename W::Sums>(std::make_index_sequence<R * B>());
   const auto add = [&](int64_t at, int64_t count) {
     for (int r = 0; r < R; r++) {
       const auto block = W::block(row[r], scale[r], at, count);
-      for (int b = 0; b < B; b++) sums[r][b] = W::fma(block, in[b], at, sums[r][b]);
+      for (int b = 0; b < B; b++) sums[r * B + b] = W::fma(block, in[b], at, sums[r * B + b]);
     }
   };
   int64_t at = 0;
@@ -39,7 +45,7 @@ inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R]
   for (; at + W::kBlock <= cols; at += W::kBlock) add(at, W::kBlock);
   if (at < cols) add(at, cols - at);
   for (int r = 0; r < R; r++) {
-    for (int b = 0; b < B; b++) out[r][b] = W::finish(sums[r][b], in[b], scale[r]);
+    for (int b = 0; b < B; b++) out[r][b] = W::finish(sums[r * B + b], in[b], scale[r]);
   }
 }
 

@@ -43,7 +43,10 @@ struct Int8 {
   struct Block {
     Bytes w;
   };
-  static Block block(const char* row, const float*, int64_t at, int64_t) { return {Bytes::load(row + at)}; }
+  static Block block(const char* row, const float*, int64_t at, int64_t) {
+    ask_ahead(row + at);
+    return {Bytes::load(row + at)};
+  }
   static Sums fma(const Block& b, const Input& in, int64_t at, const Sums& sums) {
     return dot(sums, Bytes::load(in.size + at), b.w.with_sign_of(Bytes::load(in.q + at)));
   }
@@ -93,6 +96,7 @@ struct Int4 {
   };
   static Block block(const char* row, const float* scale, int64_t at, int64_t) {
     Block b;
+    ask_ahead(row + at / 2);
     for (int part = 0; part < kParts; part++) b.packed[part] = Bytes::load(row + at / 2 + part * Bytes::kSize);
     b.scale = scale + at / kGroup;
     return b;

@@ -12,13 +12,13 @@ struct Norm {
   const float *weight = nullptr, *bias = nullptr;  // [width]
 };
 
-// GELU, tanh approximation, in place.
+// GELU, tanh approximation, in place: x / 2 * (1 + tanh(u)), which is x / (1 + exp(-2u)).
 inline void gelu(float* x, int64_t count) {
   for (int64_t i = 0; i < count; i += kLanes) {
     const int64_t n = std::min<int64_t>(kLanes, count - i);
     const Floats v = Floats::loadu(x + i, n);
     const Floats u = Floats(0.7978845608028654f) * (v + Floats(0.044715f) * v * v * v);
-    (Floats(0.5f) * v * (Floats(1.f) + u.tanh())).store(x + i, n);
+    (v / (Floats(1.f) + (Floats(-2.f) * u).exp())).store(x + i, n);
   }
 }
 

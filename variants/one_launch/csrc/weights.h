@@ -11,6 +11,10 @@
 
 namespace one_launch {
 
+// Asks for what a row's reader needs next. Narrow weights take so many instructions per byte that few reads are under
+// way at a time; a row ends soon, and what follows is the next one. Float32 streams at full speed without it.
+inline void ask_ahead(const char* p) { __builtin_prefetch(p + 512); }
+
 // [rows, cols] row-major, rows `row_bytes` apart.
 struct Linear {
   const char* weight = nullptr;
@@ -79,6 +83,7 @@ struct BFloat16 {
   };
   static Block block(const char* row, const float*, int64_t at, int64_t count) {
     const char* p = row + at * sizeof(Scalar);
+    ask_ahead(p);
     if (count == kBlock) return {Words::loadu(p)};
     int32_t words[kLanes] = {};
     std::memcpy(words, p, count * sizeof(Scalar));
