@@ -6,7 +6,7 @@ exactly the bytes that a step must read, over and over, in the same round as the
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 
 import torch
@@ -79,25 +79,30 @@ def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
 
 
 class FloorReader:
-    """Reads any number of bytes up to a maximum, from memory of one page size, with all threads.
+    """Reads the bytes of a step with all threads, over and over: the memory floor.
 
-    The fastest plain read that this machine offers is the floor: torch's sum, or the one-launch kernel's.
+    `weights` are read where they lie, since the same number of bytes elsewhere is read faster or slower by
+    several percent; the keys and values from a buffer. Where only torch can read, which launches an op per
+    tensor, everything comes from the buffer.
     """
 
-    def __init__(self, max_bytes: int, device: torch.device, pages: str) -> None:
-        buffer = torch.ones(-(-max_bytes // 4), device=device)
-        (self.buffer,) = on_huge_pages([buffer]) if pages == "huge" else [buffer]
+    def __init__(self, weights: Sequence[Tensor], most_bytes: int, device: torch.device, pages: str) -> None:
+        """At most `most_bytes` with the weights; `pages` is the page size of the buffer."""
+        ours = why_no_one_launch(device.type) is None
+        self.weights = list(weights) if ours else []
+        self.read: Callable[[list[Tensor]], object] = read_bytes if ours else lambda parts: parts[0].sum()
         self.clock = Clock(device)
-        candidates: list[Callable[[Tensor], object]] = [torch.sum]
-        if why_no_one_launch(device.type) is None:
-            candidates.append(lambda part: read_bytes([part]))
-        self.read = min(candidates, key=lambda read: _settled(self.clock, lambda: read(self.buffer), 3))
+        ones = torch.ones(1, device=device).expand(-(-self._beside(most_bytes) // 4))
+        (self.buffer,) = on_huge_pages([ones]) if pages == "huge" else [ones.contiguous()]
+
+    def _beside(self, n_bytes: int) -> int:
+        return n_bytes - sum(weight.nbytes for weight in self.weights)
 
     def read_ms(self, n_bytes: int, settle: int, times: int) -> list[float]:
         """Times of reading the same `n_bytes` again and again, after `settle` untimed reads."""
-        part = self.buffer[: n_bytes // 4]
-        self.clock.each_ms(lambda: self.read(part), settle)
-        return self.clock.each_ms(lambda: self.read(part), times)
+        parts = [*self.weights, self.buffer[: self._beside(n_bytes) // 4]]
+        self.clock.each_ms(lambda: self.read(parts), settle)
+        return self.clock.each_ms(lambda: self.read(parts), times)
 
 
 def page_sizes(device: torch.device) -> tuple[str, ...]:

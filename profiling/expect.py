@@ -4,25 +4,21 @@ imply.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiling.work import (
     FLOPS_PER_MAC,
     kv_read_bytes,
     macs,
-    matrix_rows,
     step_work,
-    weights_read_bytes,
 )
 from variants.decoder import Decoder
 from variants.kv import kv_element_bytes
-from variants.precision import QUANTISED, WEIGHT_BYTES
-
-SCALE_BYTES = 4  # float32, one per output row of int8; those of int4 are part of its width
+from variants.model import GPT
 
 
 class _Ops(TorchDispatchMode):
@@ -50,16 +46,25 @@ def step_ops(decoder: Decoder) -> dict[str, int]:
     return {"computing_ops": ops.computing, "view_ops": ops.views}
 
 
+def weights_read_whole(model: GPT) -> list[Tensor]:
+    """What every step reads from end to end: not the position table, nor a token table that is no head."""
+    by_row = [table.weight for table in (model.wpe, model.wte) if not _is_head(table, model)]
+    tensors = (*model.parameters(), *model.buffers())
+    return [tensor for tensor in tensors if all(tensor is not table for table in by_row)]
+
+
+def _is_head(table: nn.Embedding, model: GPT) -> bool:
+    return table.weight is model.lm_head.weight
+
+
 def floor_bytes(decoder: Decoder, context: int) -> int:
     """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
-    variant, config, batch = decoder.variant, decoder.model.config, decoder.batch
-    width, other = WEIGHT_BYTES[variant.precision], decoder.model.wpe.weight.element_size()
-    weights = weights_read_bytes(config, width, batch, other_dtype_bytes=other)
-    if variant.precision == "int8":
-        weights += SCALE_BYTES * matrix_rows(config)
-    if variant.precision in QUANTISED:  # the token table stays as it was, beside the quantised head
-        weights += math.ceil(config.n_embd * batch * (other if config.tied_head else other - width))
-    return weights + kv_read_bytes(config, context, kv_element_bytes(variant.kv, config, other), batch)
+    variant, model, batch = decoder.variant, decoder.model, decoder.batch
+    position, token = model.wpe.weight[0], model.wte.weight[0]
+    rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
+    element = kv_element_bytes(variant.kv, model.config, position.element_size())
+    cache = kv_read_bytes(model.config, context, element, batch)
+    return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
 
 
 def predict(decoder: Decoder, context: int, ceilings: dict[str, float | None]) -> dict[str, float | int]:

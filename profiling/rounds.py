@@ -9,12 +9,17 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from profiling.ceilings import FloorReader, page_sizes
 from profiling.clock import Clock
-from profiling.expect import floor_bytes
+from profiling.expect import floor_bytes, weights_read_whole
 from profiling.subjects import Subject
 from profiling.workload import Workload
 from variants.errors import one_line
+
+Readers = dict[tuple[int, str], FloorReader]  # by bytes and page size
 
 RELOADED_SETTLE = 1  # untimed steps after a subject was put at another context: its own code is warm already
 
@@ -27,8 +32,7 @@ class Rounds:
     ) -> None:
         self.record, self.workload, self.subjects, self.clock = record, workload, subjects, clock
         self.device = subjects[0].decoder.model.device
-        most = max(floor_bytes(subject.decoder, max(subject.contexts)) for subject in subjects)
-        self.readers = {pages: FloorReader(most, self.device, pages) for pages in page_sizes(self.device)}
+        self.readers = _readers(subjects, self.device)
 
     def time(self, number: int) -> None:
         """Time round `number`."""
@@ -38,8 +42,7 @@ class Rounds:
                 visits.append(self._visit(number, subject))
             if number < self.workload.ttft_rounds and subject.full_size:
                 visits.append(self._first_token(number, subject))
-        sizes = sorted({floor_bytes(s.decoder, n) for s in self.subjects for n in (0, *s.contexts)})
-        visits += [self._floor(number, pages, size) for pages in self.readers for size in sizes]
+        visits += [self._floor(number, size, pages) for size, pages in self.readers]
         random.Random(f"{self.workload.seed} {number}").shuffle(visits)
         for visit in visits:
             visit()
@@ -86,9 +89,9 @@ class Rounds:
 
         return visit
 
-    def _floor(self, number: int, pages: str, size: int) -> Callable[[], None]:
+    def _floor(self, number: int, size: int, pages: str) -> Callable[[], None]:
         def visit() -> None:
-            ms = self.readers[pages].read_ms(size, settle=1, times=self.workload.steps)
+            ms = self.readers[size, pages].read_ms(size, settle=1, times=self.workload.steps)
             self.record["floors"].append({"round": number, "bytes": size, "pages": pages, "ms": ms})
 
         return visit
@@ -97,3 +100,21 @@ class Rounds:
         name = subject.decoder.variant.name
         self.record["variants"][name].update(status="failed", reason=one_line(error))
         self.subjects[:] = [s for s in self.subjects if s.decoder.variant.name != name]
+
+
+def _readers(subjects: list[Subject], device: torch.device) -> Readers:
+    """One for every number of bytes, on every page size: that of a subject's weights, or of a mere buffer."""
+    readers: Readers = {}
+
+    def add(weights: list[Tensor], sizes: list[int], of_weights: str, of_buffer: str) -> None:
+        if new := [size for size in sizes if (size, of_weights) not in readers]:
+            reader = FloorReader(weights, max(new), device, of_buffer)
+            readers.update({(size, of_weights): reader for size in new})
+
+    for subject in subjects:
+        decoder = subject.decoder
+        sizes = [floor_bytes(decoder, n) for n in (0, *subject.contexts)]
+        add(weights_read_whole(decoder.model), sizes, decoder.variant.pages, "default")
+    for pages in page_sizes(device):
+        add([], [size for size, _ in readers], pages, pages)
+    return readers

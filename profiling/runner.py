@@ -6,6 +6,7 @@ each run carries its own noise; the memory floor of each subject's own bytes is 
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from collections.abc import Callable
@@ -83,6 +84,7 @@ class Runner:
         if not self.subjects:
             self.run.warn("no variant is proven here, so nothing was timed")
             return
+        gc.collect()  # the proof's float64 copy of the model hangs in reference cycles
         done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
         rounds = Rounds(self.record, self.workload, self.subjects, self.clock)
         before = _compiled_graphs()

@@ -138,12 +138,6 @@ def parameters(config: GPTConfig) -> int:
     return matrix_parameters(config) + vector_parameters(config) + tables * config.n_embd
 
 
-def matrix_rows(config: GPTConfig) -> int:
-    """Output rows of all Linear layers and lm_head: the scales of one-scale-per-row quantisation."""
-    per_layer = (config.n_embd + 2 * config.kv_dim) + config.n_embd + config.n_inner + config.n_embd
-    return config.n_layer * per_layer + config.vocab_size
-
-
 def weights_stored_bytes(config: GPTConfig, weight_dtype_bytes: float) -> int:
     """All parameters, embedding tables whole."""
     return math.ceil(parameters(config) * weight_dtype_bytes)

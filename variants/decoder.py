@@ -1,6 +1,6 @@
 """The one decoder: open slots filled by a `Variant`, nothing subclasses it.
 
-decoder = Decoder(VARIANTS["sdpa"], random_model(PRESETS["gpt2"]), capacity=1024)
+decoder = Decoder(ladder("float32")["sdpa"], random_model(PRESETS["gpt2"]), capacity=1024)
 logits = decoder.prefill(prompt)            # [B,P] int64 -> [B,V]
 logits = decoder.step(logits.argmax(-1, keepdim=True))
 """
