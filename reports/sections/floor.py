@@ -97,9 +97,9 @@ def memory_floor(study: Study) -> Section | None:
         [
             Text(
                 "The fastest plain read, on all threads, of exactly the bytes that a step must read, in the "
-                "same rounds as the steps: median. Weights are read where they lie, if a rung has them on that "
-                "page size, else a buffer of as many bytes. Beside it, the read rate over a large buffer before the "
-                f"rounds: {number(rate)} GB/s."
+                "same rounds as the steps: median. Weights are read where they lie, if a rung has them on "
+                "that page size, else a buffer of as many bytes. Beside it, the read rate over a large "
+                f"buffer before the rounds: {number(rate)} GB/s."
             ),
             Table(heads, cells),
         ],
