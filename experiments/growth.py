@@ -2,7 +2,7 @@
 
 Every point is a run of its own on the CPU, proven briefly and timed in rounds beside the memory floor of its
 own bytes: the base at all contexts and also as narrow models, then one thing changed at a time, at the
-smallest context. A model whose proof does not fit into memory is left out and named.
+smallest context (a batch also at the largest). What does not fit into memory is left out and named.
 """
 
 from __future__ import annotations
@@ -20,10 +20,9 @@ from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.growth import Point, Step
+    from profiling.growth import Point, Slope, Step
     from profiling.metrics import Measured
     from profiling.record import RunFolder
-    from profiling.stats import Interval
     from profiling.workload import Workload
 
     Steps = dict[str, list[Step]]  # by axis
@@ -109,17 +108,18 @@ def _show(
     arguments: argparse.Namespace, run: RunFolder, variant: str, measured: dict[Point, Measured]
 ) -> int:
     from experiments._outcome import as_rich, keep
-    from profiling.growth import slope_over_bytes, steps_by_axis
+    from profiling.growth import slopes, steps_by_axis
 
     if not any(not point.axis for point in measured):
         raise UserError(f"nothing to grow from: {'; '.join(run.data['warnings'])}")
     steps = steps_by_axis(variant, measured)
-    slope = slope_over_bytes(next(iter(measured.values())), variant)
-    tables = [_table(axis, rows) for axis, rows in steps.items()]
-    verdict = _verdict(steps, slope)
+    per_token = slopes(variant, measured)
+    tables = [*(_table(axis, rows) for axis, rows in steps.items()), *_slopes_table(per_token)]
+    verdict = _verdict(steps, per_token)
     notes = [
         "points are separate runs: compare their ratios to the floor, not their times",
         "threads, batch and model at the smallest context; widths are models of as many layers and ops",
+        "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
     ]
     keep(__doc__ or "", run, verdict, tables, _curves(steps), notes)
     console = _cli.console(arguments)
@@ -130,7 +130,7 @@ def _show(
     console.print(f"Run folder: {run.path}", soft_wrap=True)
     console.print(verdict, soft_wrap=True)
     if arguments.json:
-        _cli.print_json({"run": str(run.path), "steps": steps, "slope_over_bytes": slope})
+        _cli.print_json({"run": str(run.path), "steps": steps, "slopes": per_token})
     return 0
 
 
@@ -150,6 +150,12 @@ def _table(axis: str, rows: Sequence[Step]) -> Shown:
     return Shown(f"Over {axis}", heads, cells)
 
 
+def _slopes_table(slopes: Sequence[Slope]) -> list[Shown]:
+    cells = [(str(row.batch), number(row.bytes_per_token / 1e3), interval(row.over_bytes)) for row in slopes]
+    heads = ("batch", "KB per token", "its time over that of reading it")
+    return [Shown("A token of context", heads, cells)] if cells else []
+
+
 def _curves(steps: Steps) -> Curves:
     drawn = {axis: rows for axis, rows in steps.items() if axis != "threads"}  # which read as much
     lines = {axis: [(row.bytes / 1e6, row.step_ms) for row in rows] for axis, rows in drawn.items()}
@@ -162,8 +168,11 @@ def _curves(steps: Steps) -> Curves:
     )
 
 
-def _verdict(steps: Steps, slope: Interval | None) -> str:
-    parts = [f"a token of context costs {interval(slope)} times the read of its bytes"]
+def _verdict(steps: Steps, slopes: Sequence[Slope]) -> str:
+    parts = [
+        f"a token of context costs {interval(row.over_bytes)} times the read of its bytes (batch {row.batch})"
+        for row in {row.batch: row for row in (*slopes[:1], *slopes[-1:])}.values()
+    ]
     for axis in ("batch", "model"):
         if len(rows := steps.get(axis, [])) > 1:
             parts.append(f"{axis} {rows[-1].value} stands {interval(rows[-1].ratio)} over its floor")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,14 +14,15 @@ from profiling.metrics import Measured
 from profiling.record import RunFolder
 from profiling.runner import Progress, Runner
 from profiling.stats import Interval, intercepts, mean_interval, quantiles
-from profiling.work import parameters
+from profiling.work import kv_read_bytes, parameters
 from profiling.workload import Workload
-from variants.config import PRESETS
+from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
 from variants.spec import Variant
 
-# For each parameter the proof holds float32 and float64; for each of the model's, one of its own and its copy
-NEEDED_BYTES = 12
+# Of each parameter the proof holds float32 and float64; keys and values lie in four caches: the text's,
+# that of plain eager, ours, and the floor's
+NEEDED_BYTES, NEEDED_CACHES = 12, 4
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Point:
     @property
     def value(self) -> str:
         return str(getattr(self, self.axis)) if self.axis else "base"
+
+    @property
+    def label(self) -> str:
+        return f"{self.axis} {self.value}".strip()
 
 
 def points(models: Sequence[str], batches: Sequence[int], threads: Sequence[int]) -> list[Point]:
@@ -57,32 +63,42 @@ def grow(
     for point in points:
         if point.model != name:
             model, name = None, point.model  # gone before the next one is made: they are large
-            config = PRESETS[name]
-            if NEEDED_BYTES * parameters(config) > free_bytes(torch.device("cpu")):
-                run.warn(f"{name} is left out: memory does not permit its proof")
-            else:
-                model = random_model(config, workload.seed)
-        measured = _measured(run, point, variant, workload, model, progress) if model is not None else None
+        gc.collect()  # what the last point held hangs in reference cycles
+        at = replace(workload, contexts=_contexts(point, workload), batch=point.batch)
+        if _needed_bytes(PRESETS[name], at) > free_bytes(torch.device("cpu")):
+            run.warn(f"{point.label} is left out: memory does not permit the proof of {name}")
+            continue
+        model = model or random_model(PRESETS[name], workload.seed)
+        measured = _measured(run, point, variant, at, model, progress)
         if measured is not None:
             found[point] = measured
     return found
 
 
+def _contexts(point: Point, workload: Workload) -> tuple[int, ...]:
+    """The base at all; a batch at both ends, since what a token of context costs is plainest in many rows."""
+    first, last = workload.contexts[:1], workload.contexts[-1:]
+    return {"": workload.contexts, "batch": tuple(dict.fromkeys(first + last))}.get(point.axis, first)
+
+
+def _needed_bytes(config: GPTConfig, workload: Workload) -> int:
+    cache = kv_read_bytes(config, workload.buckets(config)[-1], kv_dtype_bytes=4, batch=workload.batch)
+    return NEEDED_BYTES * parameters(config) + NEEDED_CACHES * cache
+
+
 def _measured(
     run: RunFolder, point: Point, variant: Variant, workload: Workload, model: GPT, progress: Progress
 ) -> Measured | None:
-    """One point in a run folder below `run`. The base is timed at all contexts, and as narrow models too."""
-    label = f"{point.axis} {point.value}".strip()
+    """One point in a run folder below `run`. The base is timed as narrow models too."""
     torch.set_num_threads(point.threads)
-    contexts = workload.contexts[:1] if point.axis else workload.contexts
-    folder = RunFolder.create(run.path / "points", "growth", label)
-    runner = Runner(folder, replace(workload, contexts=contexts, batch=point.batch), model, [variant])
-    runner.progress = lambda what, done, total: progress(f"{label}: {what}", done, total)
+    folder = RunFolder.create(run.path / "points", "growth", point.label)
+    runner = Runner(folder, workload, model, [variant])
+    runner.progress = lambda what, done, total: progress(f"{point.label}: {what}", done, total)
     runner.describe(point.model)
     (runner.prove if point.axis else runner.prepare)()
     entry = folder.data["variants"][variant.name]
     if entry["status"] != "proven":
-        run.warn(f"{label}: {entry['status']}: {entry['reason']}")
+        run.warn(f"{point.label}: {entry['status']}: {entry['reason']}")
         return None
     runner.measure()
     folder.finish()
@@ -120,8 +136,8 @@ def steps_by_axis(variant: str, measured: dict[Point, Measured]) -> dict[str, li
 
 def at_context(found: Measured, variant: str, context: int, value: str) -> Step:
     """The full-size step at one context."""
-    n_bytes = found.record["variants"][variant]["prediction"][str(context)]["bytes"]
-    return _step(found, found.steps(variant, context), found.memory_floor(variant, context), n_bytes, value)
+    steps, reads = found.steps(variant, context), found.memory_floor(variant, context)
+    return _step(found, steps, reads, _bytes(found, variant, context), value)
 
 
 def at_width(found: Measured, variant: str, width: int) -> Step:
@@ -142,20 +158,44 @@ def widths(found: Measured, variant: str) -> list[int]:
     return sorted(int(width) for width in found.record["variants"][variant].get("narrow_bytes", {}))
 
 
+@dataclass(frozen=True)
+class Slope:
+    """What a token of context costs in a batch: its bytes, and its time over that of reading them."""
+
+    batch: int
+    bytes_per_token: float
+    over_bytes: Interval | None
+
+
+def slopes(variant: str, measured: dict[Point, Measured]) -> list[Slope]:
+    """Of the base and of every other batch that was timed at two contexts or more, ascending."""
+    found = {point.batch: whole for point, whole in measured.items() if point.axis in ("", "batch")}
+    return [
+        Slope(batch, _bytes_per_token(whole, variant), slope_over_bytes(whole, variant))
+        for batch, whole in sorted(found.items())
+        if len(whole.contexts) > 1
+    ]
+
+
+def _bytes_per_token(found: Measured, variant: str) -> float:
+    first, last = found.contexts[0], found.contexts[-1]
+    return (_bytes(found, variant, last) - _bytes(found, variant, first)) / (last - first)
+
+
+def _bytes(found: Measured, variant: str, context: int) -> int:
+    n_bytes: int = found.record["variants"][variant]["prediction"][str(context)]["bytes"]
+    return n_bytes
+
+
 def slope_over_bytes(found: Measured, variant: str) -> Interval | None:
     """Time of one more token of context over the time of its bytes at the rate of the memory floor.
 
-    Per round the slope of a line through all contexts; None where there is one context only. A mean and no
-    geometric one: in a disturbed round the slope may be negative.
+    Per round the slope of a line through all contexts, which are two at least. A mean and no geometric
+    one: in a disturbed round the slope may be negative.
     """
     contexts = found.contexts
-    if len(contexts) < 2:
-        return None
-    predicted = found.record["variants"][variant]["prediction"]
-    first, last = (predicted[str(n)]["bytes"] for n in (contexts[0], contexts[-1]))
-    per_token = (last - first) / (contexts[-1] - contexts[0])
     columns = [*(found.steps(variant, n) for n in contexts), found.memory_floor(variant, contexts[0])]
     rounds = pd.concat(columns, axis=1).dropna().to_numpy()
     _, slopes = intercepts(contexts, rounds[:, :-1])
-    expected = per_token / first * rounds[:, -1]
+    expected = _bytes_per_token(found, variant) / _bytes(found, variant, contexts[0]) * rounds[:, -1]
     return mean_interval(slopes / expected)

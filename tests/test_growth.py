@@ -10,13 +10,14 @@ import pytest
 
 from experiments import growth
 from profiling import growth as points_and_steps
-from profiling.growth import Point, points, slope_over_bytes, steps_by_axis
+from profiling.growth import Point, points, slope_over_bytes, slopes, steps_by_axis
 from profiling.metrics import Measured
 from profiling.record import RunFolder
 from profiling.work import weights_read_bytes
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
+TINY = PRESETS["tiny"]
 OTHER = GPTConfig(n_layer=2, n_head=2, n_embd=96, n_ctx=64, vocab_size=101)
 FLAGS = ["--variant", "sdpa", "--models", "tiny,other", "--batches", "1,3", "--threads", "1,2"]
 
@@ -32,17 +33,22 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None:
-    tables = {table["columns"][0]: table["rows"] for table in ran.data["shown"]["tables"]}
-    values = {axis: [row[0] for row in rows] for axis, rows in tables.items()}
+    tables = {table["title"]: table["rows"] for table in ran.data["shown"]["tables"]}
+    values = {title: [row[0] for row in rows] for title, rows in tables.items()}
     assert values == {
-        "context": ["6", "20"],
-        "batch": ["1", "3"],
-        "threads": ["1", "2"],
-        "model": ["tiny", "other"],
-        "width": ["64"],
+        "Over context": ["6", "20"],
+        "Over batch": ["1", "3"],
+        "Over threads": ["1", "2"],
+        "Over model": ["tiny", "other"],
+        "Over width": ["64"],
+        "A token of context": ["1", "3"],
     }
     assert ran.data["warnings"] == [] and ran.data["status"] == "complete"
-    assert tables["batch"][0][1:] == tables["context"][0][1:] == tables["model"][0][1:]
+    assert tables["Over batch"][0][1:] == tables["Over context"][0][1:] == tables["Over model"][0][1:]
+    per_token = 2 * TINY.n_layer * TINY.n_embd * 4 / 1e3
+    assert [float(row[1]) for row in tables["A token of context"]] == pytest.approx(
+        [per_token, 3 * per_token], rel=0.01
+    )
 
 
 def test_every_point_is_proven_and_keeps_its_own_record(ran: RunFolder) -> None:
@@ -104,6 +110,20 @@ def test_slope_by_hand() -> None:
     assert slope_over_bytes(by_hand(-0.01), "x") == pytest.approx((-1, -1, -1))  # noise may turn a line over
 
 
+def test_slopes_are_those_of_batches_with_more_than_one_context() -> None:
+    one_context = by_hand(0.013)
+    one_context.contexts = (0,)
+    measured = {
+        Point("a", 1, 1): by_hand(0.013),
+        Point("a", 16, 1, "batch"): by_hand(0.02),
+        Point("a", 2, 1, "batch"): one_context,
+        Point("b", 1, 1, "model"): by_hand(0.03),
+    }
+    found = slopes("x", measured)
+    assert [(row.batch, row.bytes_per_token) for row in found] == [(1, 10), (16, 10)]
+    assert [row.over_bytes for row in found] == [pytest.approx((n, n, n)) for n in (1.3, 2.0)]
+
+
 def test_steps_by_hand() -> None:
     (step, _), *rest = steps_by_axis("x", {Point("a", 1, 1): by_hand(0.013)}).values()
     assert (step.value, step.bytes, step.step_ms, step.floor_ms) == ("0", 1000, 2.2, 1.1)
@@ -113,7 +133,7 @@ def test_steps_by_hand() -> None:
 
 def test_a_model_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(points_and_steps, "free_bytes", lambda device: 1)
-    with pytest.raises(UserError, match="tiny is left out: memory"):
+    with pytest.raises(UserError, match="base is left out: memory .* tiny"):
         growth.main(["--models", "tiny", "--context", "6,20", "--quick", "--quiet", "--out", str(tmp_path)])
 
 
@@ -137,4 +157,4 @@ def test_json_is_one_line(
     flags = ["--variant", "sdpa", "--models", "tiny", "--batches", "1", "--threads", "1", "--context", "6"]
     assert growth.main([*flags, "--rounds", "2", "--json", "--out", str(tmp_path)]) == 0
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(result["steps"]) == {"context", "width"} and result["slope_over_bytes"] is None
+    assert set(result["steps"]) == {"context", "width"} and result["slopes"] == []
