@@ -133,7 +133,7 @@ def test_steps_by_hand() -> None:
 
 def test_a_model_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(points_and_steps, "free_bytes", lambda device: 1)
-    with pytest.raises(UserError, match="base is left out: memory .* tiny"):
+    with pytest.raises(UserError, match=r"base is left out: memory .* tiny"):
         growth.main(["--models", "tiny", "--context", "6,20", "--quick", "--quiet", "--out", str(tmp_path)])
 
 
