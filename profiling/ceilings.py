@@ -14,7 +14,7 @@ from torch import Tensor
 
 from profiling.clock import Clock
 from variants.capture_rules import CaptureError
-from variants.one_launch import read_bytes, why_no_one_launch
+from variants.one_launch import PlainRead, why_no_one_launch
 from variants.pages import on_huge_pages, why_no_huge_pages
 from variants.tape import record
 
@@ -90,7 +90,8 @@ class FloorReader:
         """At most `most_bytes` with the weights; `pages` is the page size of the buffer."""
         ours = why_no_one_launch(device.type) is None
         self.weights = list(weights) if ours else []
-        self.read: Callable[[list[Tensor]], object] = read_bytes if ours else lambda parts: parts[0].sum()
+        self.reading: Callable[[list[Tensor]], Callable[[], object]]
+        self.reading = PlainRead if ours else lambda parts: parts[0].sum
         self.clock = Clock(device)
         ones = torch.ones(1, device=device).expand(-(-self._beside(most_bytes) // 4))
         (self.buffer,) = on_huge_pages([ones]) if pages == "huge" else [ones.contiguous()]
@@ -101,8 +102,9 @@ class FloorReader:
     def read_ms(self, n_bytes: int, settle: int, times: int) -> list[float]:
         """Times of reading the same `n_bytes` again and again, after `settle` untimed reads."""
         parts = [*self.weights, self.buffer[: self._beside(n_bytes) // 4]]
-        self.clock.each_ms(lambda: self.read(parts), settle)
-        return self.clock.each_ms(lambda: self.read(parts), times)
+        read = self.reading(parts)
+        self.clock.each_ms(read, settle)
+        return self.clock.each_ms(read, times)
 
 
 def page_sizes(device: torch.device) -> tuple[str, ...]:

@@ -51,9 +51,9 @@ def test_the_tensors_of_a_decoder_have_the_bytes_that_arithmetic_gives_them(
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
-    """What the kernel was asked to read."""
+    """What the kernel was asked to read, once per call."""
     seen: list[list[Tensor]] = []
-    monkeypatch.setattr(ceilings, "read_bytes", seen.append)
+    monkeypatch.setattr(ceilings, "PlainRead", lambda parts: lambda: seen.append(parts))
     return seen
 
 
@@ -70,7 +70,7 @@ def test_weights_are_read_where_they_lie_and_the_rest_beside_them(reads: list[li
 
 def test_without_the_kernels_all_comes_from_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ceilings, "why_no_one_launch", lambda device: "no compiler")
-    monkeypatch.setattr(ceilings, "read_bytes", lambda parts: pytest.fail("needs the kernels"))
+    monkeypatch.setattr(ceilings, "PlainRead", lambda parts: pytest.fail("needs the kernels"))
     reader = FloorReader([torch.ones(100)], most_bytes=1000, device=CPU, pages="default")
     assert reader.buffer.nbytes == 1000 and len(reader.read_ms(1000, settle=0, times=3)) == 3
 

@@ -22,7 +22,7 @@ from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import GPT, random_model
-from variants.one_launch import PHASES, OneLaunch, Span, read_bytes, why_no_one_launch
+from variants.one_launch import PHASES, OneLaunch, PlainRead, Span, why_no_one_launch
 
 if why_no_one_launch("cpu"):
     pytest.skip(str(why_no_one_launch("cpu")), allow_module_level=True)
@@ -220,15 +220,15 @@ def test_spans_outside_a_trace_are_left_out(tmp_path: Path) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(sizes=st.lists(st.integers(0, 3000), max_size=5), threads=st.integers(1, 5), seed=st.integers(0, 99))
-def test_read_bytes_reads_every_byte_once(sizes: list[int], threads: int, seed: int) -> None:
+def test_a_plain_read_reads_every_byte_once(sizes: list[int], threads: int, seed: int) -> None:
     torch.set_num_threads(threads)
     generator = torch.Generator().manual_seed(seed)
     tensors = [torch.randint(-128, 128, (n,), dtype=torch.int8, generator=generator) for n in sizes]
     padded = [torch.nn.functional.pad(t, (0, -t.numel() % 8)).view(torch.int64) for t in tensors]
     expected = sum(int(t.sum()) for t in padded)
-    assert (read_bytes(tensors) - expected) % 2**64 == 0
+    assert (PlainRead(tensors)() - expected) % 2**64 == 0
 
 
 def test_reads_only_contiguous_tensors() -> None:
-    with pytest.raises(RuntimeError, match="contiguous"):
-        read_bytes([torch.zeros(4, 4).t()])
+    with pytest.raises(ValueError, match="contiguous"):
+        PlainRead([torch.zeros(4, 4).t()])

@@ -188,17 +188,13 @@ void one_launch_step(int64_t plan, const at::Tensor& token, const at::Tensor& le
   plans.at(plan).step(token, length, logits);
 }
 
-// Sum of all bytes as 64-bit words, modulo 2^64; every byte is read once, by all threads.
-int64_t read_bytes(const std::vector<at::Tensor>& tensors) {
-  for (const at::Tensor& t : tensors) {
-    TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "read_bytes takes contiguous CPU tensors");
-  }
+// places [n, 2] int64: address and bytes of each piece. Sum of all bytes as 64-bit words, modulo 2^64; every byte is
+// read once, by all threads.
+int64_t read_bytes(const at::Tensor& places) {
+  const int64_t* place = places.const_data_ptr<int64_t>();
   uint64_t total = 0;
 #pragma omp parallel num_threads(at::get_num_threads()) reduction(+ : total)
-  for (const at::Tensor& t : tensors) {
-    total += read_part(static_cast<const char*>(t.const_data_ptr()), t.nbytes(), omp_get_thread_num(),
-                       omp_get_num_threads());
-  }
+  total += read_part(place, places.size(0), omp_get_thread_num(), omp_get_num_threads());
   return static_cast<int64_t>(total);
 }
 
@@ -212,9 +208,12 @@ TORCH_LIBRARY(decode_floor, m) {
       .def("watch", &Plan::watch)
       .def("spans", &Plan::spans);
   m.def("one_launch_step(int plan, Tensor(a!) token, Tensor(b!) length, Tensor(c!) logits) -> ()");
-  m.def("read_bytes(Tensor[] tensors) -> int", read_bytes);  // for any number of tensors, none included
+  m.def("read_bytes(Tensor places) -> int");
 }
 
-TORCH_LIBRARY_IMPL(decode_floor, CPU, m) { m.impl("one_launch_step", one_launch_step); }
+TORCH_LIBRARY_IMPL(decode_floor, CPU, m) {
+  m.impl("one_launch_step", one_launch_step);
+  m.impl("read_bytes", read_bytes);
+}
 
 }  // namespace one_launch

@@ -1,8 +1,6 @@
 // Matrix times a few vectors: rows of weights are read once, from several places at a time.
 #pragma once
 
-#include <array>
-#include <utility>
 #include <vector>
 
 #include "weights.h"
@@ -22,18 +20,11 @@ inline Range part(int64_t n, int rank, int threads, int64_t unit = kLineFloats) 
   return {std::min(n, units * rank / threads * unit), std::min(n, units * (rank + 1) / threads * unit)};
 }
 
-// Made one by one: for an array of default vectors GCC 12 emits a block store that takes longer to start than a
-// short row to multiply.
-template <class Sums, size_t... N>
-std::array<Sums, sizeof...(N)> zeros(std::index_sequence<N...>) {
-  return {(static_cast<void>(N), Sums(0))...};
-}
-
 // out[row r][input b] of R rows and B inputs, each row of weights loaded once for all B.
 template <class W, int R, int B>
 inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R], const typename W::Input* in,
                      int64_t cols, float (&out)[R][B]) {
-  auto sums = zeros<typename W::Sums>(std::make_index_sequence<R * B>());
+  auto sums = zeros<typename W::Sums, R * B>();
   const auto add = [&](int64_t at, int64_t count) {
     for (int r = 0; r < R; r++) {
       const auto block = W::block(row[r], scale[r], at, count);

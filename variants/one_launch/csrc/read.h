@@ -15,17 +15,15 @@ using Words64 = at::vec::Vectorized<int64_t>;
 // `n` bytes are read exactly once, as kStreams consecutive parts side by side.
 inline uint64_t read_all(const char* p, int64_t n) {
   const int64_t part = n / kLine / kStreams * kLine;
-  Words64 sums[kStreams];
-  for (Words64& s : sums) s = Words64(0);
+  auto sums = zeros<Words64, kStreams>();
   for (int64_t i = 0; i < part; i += sizeof(Words64)) {
     for (int s = 0; s < kStreams; s++) sums[s] = sums[s] + Words64::loadu(p + s * part + i);
   }
+  for (int s = 1; s < kStreams; s++) sums[0] = sums[0] + sums[s];
+  int64_t words[Words64::size()];
+  sums[0].store(words);
   uint64_t total = 0;
-  for (const Words64& s : sums) {
-    int64_t words[Words64::size()];
-    s.store(words);
-    for (int64_t word : words) total += static_cast<uint64_t>(word);
-  }
+  for (int64_t word : words) total += static_cast<uint64_t>(word);
   for (int64_t i = kStreams * part; i < n; i += 8) {
     uint64_t word = 0;
     std::memcpy(&word, p + i, std::min<int64_t>(8, n - i));
@@ -34,12 +32,22 @@ inline uint64_t read_all(const char* p, int64_t n) {
   return total;
 }
 
-// Thread `rank` of `threads` reads its consecutive part of every tensor, in the order given.
-inline uint64_t read_part(const char* p, int64_t n, int rank, int threads) {
-  const int64_t lines = (n + kLine - 1) / kLine;
-  const int64_t begin = lines * rank / threads * kLine;
-  const int64_t end = std::min(n, lines * (rank + 1) / threads * kLine);
-  return begin < end ? read_all(p + begin, end - begin) : 0;
+inline int64_t lines_of(int64_t bytes) { return (bytes + kLine - 1) / kLine; }
+
+// place [count, 2]: address and bytes of each piece. Thread `rank` of `threads` reads as many lines as any other,
+// one piece after the other.
+inline uint64_t read_part(const int64_t* place, int64_t count, int rank, int threads) {
+  int64_t lines = 0;
+  for (int64_t i = 0; i < count; i++) lines += lines_of(place[2 * i + 1]);
+  const int64_t begin = lines * rank / threads, end = lines * (rank + 1) / threads;
+  uint64_t total = 0;
+  for (int64_t i = 0, at = 0; i < count; at += lines_of(place[2 * i + 1]), i++) {
+    const auto* p = reinterpret_cast<const char*>(place[2 * i]);
+    const int64_t from = std::max<int64_t>(begin - at, 0) * kLine;
+    const int64_t to = std::min((end - at) * kLine, place[2 * i + 1]);
+    if (from < to) total += read_all(p + from, to - from);
+  }
+  return total;
 }
 
 }  // namespace one_launch

@@ -16,8 +16,10 @@
 #include <ATen/cpu/vec/functional.h>
 #include <ATen/cpu/vec/vec.h>
 
+#include <array>
 #include <cstdint>
 #include <cstring>
+#include <utility>
 
 namespace one_launch {
 
@@ -30,6 +32,15 @@ constexpr int64_t kLine = 64;  // bytes of a cache line
 constexpr int64_t kPad = 128;
 
 constexpr int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+
+// Vectors made one by one: for an array of default ones GCC 12 emits a block store that takes longer to start than a
+// short row to multiply.
+template <class V, size_t N>
+std::array<V, N> zeros() {
+  return []<size_t... I>(std::index_sequence<I...>) {
+    return std::array<V, N>{(static_cast<void>(I), V(0))...};
+  }(std::make_index_sequence<N>());
+}
 
 inline float sum(const Floats& v) {
   return at::vec::vec_reduce_all<float>([](Floats a, Floats b) { return a + b; }, v);
