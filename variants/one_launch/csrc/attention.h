@@ -11,7 +11,7 @@
 
 namespace one_launch {
 
-constexpr int64_t kChunk = 128;  // slots
+constexpr int64_t kChunk = 256;  // slots: long stretches to read, and both halves fit into a second-level cache
 constexpr int kGroupMost = 4;    // query heads that share one pass over the keys
 
 struct Chunk {
@@ -22,7 +22,7 @@ struct Chunk {
 inline int64_t chunk_floats(int64_t head_dim) { return round_up(2 + head_dim, 16); }
 
 // scores[g][i] = input g . key i, for `count` keys that lie `head_dim` apart. Their values come next: they are
-// fetched meanwhile.
+// fetched meanwhile, into the second-level cache, since they would drive each other out of the first.
 template <class KV, int G>
 inline void score(const char* keys, const char* values, int64_t count, int64_t head_dim, const typename KV::Input* q,
                   float (&scores)[kGroupMost][kChunk]) {
@@ -34,7 +34,7 @@ inline void score(const char* keys, const char* values, int64_t count, int64_t h
     for (int r = 0; r < R; r++) {
       const int64_t offset = (first + r * apart) * stride;
       row[r] = keys + offset;
-      for (int64_t at = 0; at < stride; at += kLine) __builtin_prefetch(values + offset + at);
+      for (int64_t at = 0; at < stride; at += kLine) __builtin_prefetch(values + offset + at, 0, 2);
     }
     dot_rows<KV>(row, none, q, head_dim, out);
     for (int r = 0; r < R; r++) {

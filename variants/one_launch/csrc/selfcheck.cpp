@@ -10,9 +10,9 @@
 namespace one_launch {
 namespace {
 
-constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 701, kCapacity = 140;
+constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 701, kCapacity = kChunk + 12;
 constexpr int64_t kWidth = kHeads * kHeadDim, kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kLayers = 2;
-constexpr int kSteps = 135;  // into the second chunk of slots
+constexpr int kSteps = kChunk + 7;  // into the second chunk of slots
 
 uint32_t random_bits() {
   static uint32_t state = 1;
