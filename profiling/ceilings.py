@@ -81,9 +81,9 @@ def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
 class FloorReader:
     """Reads the bytes of a step with all threads, over and over: the memory floor.
 
-    `weights` are read where they lie, since the same number of bytes elsewhere is read faster or slower by
-    several percent; the keys and values from a buffer. Where only torch can read, which launches an op per
-    tensor, everything comes from the buffer.
+    `weights` are read where they lie, since the same number of bytes elsewhere may be read faster or slower;
+    the keys and values from a buffer. Where only torch can read, which launches an op per tensor, everything
+    comes from the buffer.
     """
 
     def __init__(self, weights: Sequence[Tensor], most_bytes: int, device: torch.device, pages: str) -> None:

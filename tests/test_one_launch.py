@@ -34,7 +34,7 @@ SHAPES = {
         n_layer=2, n_head=4, n_kv_head=2, n_embd=60, n_inner=100, n_ctx=300, vocab_size=131
     ),
     "one KV head for six, untied": GPTConfig(
-        n_layer=2, n_head=6, n_kv_head=1, n_embd=96, n_ctx=140, vocab_size=257, tied_head=False
+        n_layer=2, n_head=6, n_kv_head=1, n_embd=96, n_ctx=268, vocab_size=257, tied_head=False
     ),
     "whole vectors": GPTConfig(n_layer=1, n_head=2, n_embd=128, n_ctx=268, vocab_size=256),
 }

@@ -79,7 +79,8 @@ class PlainRead:
 
     Laid end to end in the order given, the tensors are split into one consecutive part per thread, in whole
     cache lines. A thread reads its part tensor by tensor, each as eight stretches side by side. Where the
-    tensors lie is looked up here, so that a call costs the same for one tensor as for hundreds.
+    tensors lie is looked up here: passing hundreds of them in every call would take longer than reading a
+    narrow model.
     Raises UserError where the kernels cannot be built, ValueError for other tensors.
     """
 

@@ -11,7 +11,7 @@
 
 namespace one_launch {
 
-constexpr int64_t kChunk = 256;  // slots: long stretches to read, and both halves fit into a second-level cache
+constexpr int64_t kChunk = 256;  // slots: long stretches to read, yet keys and values fit into a second-level cache
 constexpr int kGroupMost = 4;    // query heads that share one pass over the keys
 
 struct Chunk {

@@ -10,8 +10,9 @@
 namespace one_launch {
 namespace {
 
-constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 701, kCapacity = kChunk + 12;
+constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 701;
 constexpr int64_t kWidth = kHeads * kHeadDim, kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kLayers = 2;
+constexpr int64_t kCapacity = kChunk + 12;
 constexpr int kSteps = kChunk + 7;  // into the second chunk of slots
 
 uint32_t random_bits() {
