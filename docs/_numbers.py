@@ -16,10 +16,10 @@ from jinja2 import Environment, StrictUndefined
 from mkdocs.exceptions import PluginError
 
 from experiments.__main__ import questions
-from profiling.effects import effects
-from profiling.metrics import Measured
-from profiling.record import RunFolder
-from profiling.verdict import verdict
+from profiling.results.effects import effects
+from profiling.results.metrics import Measured
+from profiling.results.record import RunFolder
+from profiling.results.verdict import verdict
 from reports.numbers import UNKNOWN, interval, number, percent
 from variants.errors import UserError
 from variants.ladder import ladder

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from experiments._cli import run
-from experiments._ruled import ruled
+from experiments.shared.cli import run
+from experiments.shared.ruled import ruled
 from variants.errors import UserError
 
 

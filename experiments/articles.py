@@ -16,12 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._published import PUBLISHED
+from experiments.shared import cli
+from experiments.shared.published import PUBLISHED
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
     from reports.content import Section
 
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
@@ -50,7 +50,7 @@ class Done:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES)
     parser.set_defaults(model=None, precision=None)  # each experiment has its own
     parser.add_argument("--only", action="append", metavar="NAME,NAME", help=f"of {', '.join(ORDER)}")
     parser.add_argument("--full", action="store_true", help="not in quick mode: every size, for hours")
@@ -64,11 +64,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, default in (("context", None), ("steps", None), ("rounds", None), ("batch", 1)):
         if getattr(arguments, name) != default:
             raise UserError(f"--{name} is for the single experiments; each has its own sizes here")
-    names = _chosen(_cli.names(arguments.only))
-    from experiments._progress import ProgressLine
-    from experiments._setup import device_for
-    from profiling.environment import environment
-    from profiling.record import RunFolder
+    names = _chosen(cli.names(arguments.only))
+    from experiments.shared.progress import ProgressLine
+    from experiments.shared.setup import device_for
+    from profiling.measure.environment import environment
+    from profiling.results.record import RunFolder
 
     device = device_for(arguments.device)
     run = RunFolder.create(arguments.out, "articles", device.type)
@@ -112,7 +112,7 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
     if finished.returncode:
         lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
         return Done(name, {}, None, lines[-1].removeprefix("error: "))
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
 
     path = Path(json.loads(finished.stdout.splitlines()[-1])["run"])
     return Done(name, RunFolder.load(path).data, path)
@@ -188,9 +188,9 @@ def _report(run: RunFolder, done: Sequence[Done]) -> None:
 
 def _print(arguments: argparse.Namespace, run: RunFolder, done: Sequence[Done]) -> None:
     """What differs, and the verdicts; the whole table is in the report."""
-    from experiments._ruled import ruled
+    from experiments.shared.ruled import ruled
 
-    claims, out = run.data["claims"], _cli.console(arguments)
+    claims, out = run.data["claims"], cli.console(arguments)
     table = ruled("Published figures that differ here", ("article", "claim", "published"), ("here",))
     for row in claims:
         if row["holds"] is False:
@@ -201,8 +201,8 @@ def _print(arguments: argparse.Namespace, run: RunFolder, done: Sequence[Done]) 
     out.print(f"Report: {run.path / 'report.md'}", soft_wrap=True)
     out.print(_sentence(claims))
     if arguments.json:
-        _cli.print_json({"run": str(run.path), **counts(claims), "experiments": run.data["experiments"]})
+        cli.print_json({"run": str(run.path), **counts(claims), "experiments": run.data["experiments"]})
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

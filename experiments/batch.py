@@ -15,18 +15,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
-from profiling.roofline import Roofline, takeover
-from profiling.workload import Workload
+from experiments.shared import cli
+from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
+from profiling.measure.workload import Workload
+from profiling.results.roofline import Roofline, takeover
 from reports.shown import Curves, Shown
 from variants.config import GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.runner import Runner
+    from profiling.measure.runner import Runner
 
 EXAMPLES = ("", "--quick", "--batches 1,8,64 --variant tape --prompts 16,256")
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 4, 16)
@@ -36,15 +36,15 @@ HELPS, SAME, FREE = 2.0, 0.95, 1.25  # throughput grown; latency not lower; step
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.batch", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.batch", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add(
         "--batches",
-        type=_cli.integers,
+        type=cli.integers,
         metavar="N,N",
         help="batch sizes beside 1 (default 2 to 256, as memory permits)",
     )
-    add("--prompts", type=_cli.integers, metavar="N,N", help="prompt lengths for the time to first token")
+    add("--prompts", type=cli.integers, metavar="N,N", help="prompt lengths for the time to first token")
     add("--variant", default="sdpa", metavar="NAME", help="the rung that is timed (default sdpa)")
     return parser
 
@@ -68,17 +68,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     workload = replace(workload, contexts=tuple(sorted({context, max(context, *prompts)})))
 
     def measure(runner: Runner) -> None:
-        from profiling.batches import add_batches
-        from profiling.loops import time_prefills
+        from profiling.measure.batches import add_batches
+        from profiling.measure.loops import time_prefills
 
         time_prefills(runner, prompts, workload.rounds)
-        (subject, *_) = runner.subjects
+        (case, *_) = runner.cases
         slots = next(
-            n
-            for n in subject.decoder.buckets
-            if n >= min(model.config.n_ctx, context + workload.tokens_after)
+            n for n in case.decoder.buckets if n >= min(model.config.n_ctx, context + workload.tokens_after)
         )
-        add_batches(runner, subject, [1, *(n for n in batches if n != 1)], context, slots)
+        add_batches(runner, case, [1, *(n for n in batches if n != 1)], context, slots)
         runner.measure()
 
     runner = proven_runner(arguments, "batch", model, workload, variants, measure)
@@ -217,4 +215,4 @@ def _statements(roof: Roofline) -> list[Check]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -15,19 +15,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._claims import measured
-from experiments._measured import (
+from experiments.shared import cli
+from experiments.shared.claims import measured
+from experiments.shared.measured import (
     PROVEN_BRIEFLY,
     chosen_variants,
     contexts_that_fit,
     model_on_device,
     proven_runner,
 )
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
-from profiling import work
-from profiling.workload import Workload
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
+from profiling.cost import work
+from profiling.measure.workload import Workload
 from reports.shown import Curves, Shown
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
@@ -35,8 +35,8 @@ from variants.ladder import BASELINE, ladder
 from variants.spec import Variant
 
 if TYPE_CHECKING:
-    from profiling.metrics import Measured
-    from profiling.stats import Interval
+    from profiling.results.metrics import Measured
+    from profiling.results.stats import Interval
 
 EXAMPLES = ("", "--quick", "--variant static,tape --context 10,100,1000")
 ALL = (8, 10, 32, 64, 100, 128, 256, 384, 500, 640, 768, 896, 1000, 1018)
@@ -49,7 +49,7 @@ SHORT = 0.5  # of the ratio that the work has
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.context", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.context", __doc__ or "", EXAMPLES)
     parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
     return parser
 
@@ -57,12 +57,12 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     model, device = model_on_device(arguments)
-    names = _cli.names(arguments.variant) or _default(arguments, device.type)
+    names = cli.names(arguments.variant) or _default(arguments, device.type)
     variants = chosen_variants(names, arguments.precision, device.type)
     workload = _workload(arguments, model.config)
 
-    from profiling.metrics import Measured
-    from profiling.runner import Runner
+    from profiling.measure.runner import Runner
+    from profiling.results.metrics import Measured
 
     runner = proven_runner(arguments, "context", model, workload, variants, Runner.measure)
 
@@ -165,7 +165,7 @@ def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
     import numpy as np
     import pandas as pd
 
-    from profiling.stats import intercepts, mean_interval
+    from profiling.results.stats import intercepts, mean_interval
 
     slots = found.record["variants"][name]["slots"]
     rounds = pd.concat([found.steps(name, n) for n in found.contexts], axis=1).dropna()
@@ -238,4 +238,4 @@ def _figures(found: Measured) -> list[Check]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

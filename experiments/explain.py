@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from experiments._cli import console, plain_parser, print_json, run
+from experiments.shared.cli import console, plain_parser, print_json, run
 from variants.errors import UserError
 
 LARGE_BYTES = 8 << 20
@@ -43,9 +43,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _check(arguments)
-    from profiling.compare import compare
-    from profiling.explain import Explanation, as_json, explain
-    from profiling.picture import picture
+    from profiling.analysis.compare import compare
+    from profiling.analysis.explain import Explanation, as_json, explain
+    from profiling.analysis.picture import picture
     from profiling.trace.redact import redact
 
     paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
@@ -113,7 +113,7 @@ def _progress(arguments: argparse.Namespace, path: Path) -> Progress | None:
 
 
 def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
-    from experiments._explain_tables import show
+    from experiments.shared.explain_tables import show
 
     show(console(arguments), answer)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from experiments._cli import console, plain_parser, print_json, run
+from experiments.shared.cli import console, plain_parser, print_json, run
 from variants.errors import UserError
 
 EXAMPLES = ("run.pt.trace.json.gz", "run.pt.trace.json.gz --copies 20 --hta-python hta/bin/python")
@@ -40,7 +40,7 @@ print(json.dumps([time.perf_counter() - start, peak_bytes()]))
 """
 EVERYTHING = """
 import json, sys, time
-from profiling.explain import as_json, explain
+from profiling.analysis.explain import as_json, explain
 start = time.perf_counter()
 as_json(explain(sys.argv[1]), sys.argv[1])
 print(json.dumps([time.perf_counter() - start, peak_bytes()]))

@@ -15,25 +15,25 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from experiments import _cli
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
+from experiments.shared import cli
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
 from reports.shown import Shown
 from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments._examine import Finding
-    from experiments._faults import Fault
+    from profiling.gate.examine import Finding
+    from profiling.gate.faults import Fault
 
 EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
-LEAST_CONTEXT = 40  # tokens that the conversation and the gate's checks need
+MIN_CONTEXT = 40  # tokens that the conversation and the gate's checks need
 WINDOW = 6  # tokens shown around the first difference
 NOTHING = "no difference"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.faults", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.faults", __doc__ or "", EXAMPLES)
     parser.set_defaults(model="tiny")
     parser.add_argument("--fault", action="append", metavar="NAME,NAME", help="only these (default: all)")
     return parser
@@ -41,21 +41,21 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    from experiments._demo import attentive
-    from experiments._examine import capacity, examine
-    from experiments._faults import FAULTS
-    from experiments._measured import model_on_device
-    from experiments._progress import ProgressLine
-    from profiling.environment import environment
+    from experiments.shared.demo import attentive
+    from experiments.shared.measured import model_on_device
+    from experiments.shared.progress import ProgressLine
     from profiling.gate import Gate
-    from profiling.record import RunFolder
+    from profiling.gate.examine import capacity, examine
+    from profiling.gate.faults import FAULTS
+    from profiling.measure.environment import environment
+    from profiling.results.record import RunFolder
 
     model, device = model_on_device(arguments)
-    if model.config.n_ctx < LEAST_CONTEXT:
+    if model.config.n_ctx < MIN_CONTEXT:
         raise UserError(
-            f"--model {arguments.model} holds {model.config.n_ctx} tokens, {LEAST_CONTEXT} are needed"
+            f"--model {arguments.model} holds {model.config.n_ctx} tokens, {MIN_CONTEXT} are needed"
         )
-    chosen = _chosen(_cli.names(arguments.fault), FAULTS)
+    chosen = _chosen(cli.names(arguments.fault), FAULTS)
     if arguments.model in PRESETS:
         model = attentive(model)
     steps = arguments.steps or (24 if arguments.quick else 48)
@@ -174,4 +174,4 @@ def _single_statements(by_name: dict[str, Finding]) -> list[Check]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from profiling.workload import Workload
+from experiments.shared import cli
+from profiling.measure.workload import Workload
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select
 from variants.spec import Variant
 
 if TYPE_CHECKING:
-    from profiling.record import RunFolder
-    from profiling.runner import Runner
+    from profiling.measure.runner import Runner
+    from profiling.results.record import RunFolder
 
 EXAMPLES = ("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER")
 QUICK: dict[str, Any] = {
@@ -37,7 +37,7 @@ QUICK: dict[str, Any] = {
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add(
         "--variant",
@@ -55,26 +55,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     resumed = _resume(arguments) if arguments.resume else None
     variants = ladder(arguments.precision)
-    chosen, added = select(_cli.names(arguments.variant), variants)
-    from experiments._setup import device_for, silence_libraries
-    from experiments._tables import print_list, print_summary
-    from profiling.summary import summary
+    chosen, added = select(cli.names(arguments.variant), variants)
+    from experiments.shared.setup import device_for, silence_libraries
+    from experiments.shared.tables import print_list, print_summary
+    from profiling.results.summary import summary
 
     silence_libraries()
     device = device_for(arguments.device)
-    console = _cli.console(arguments)
+    console = cli.console(arguments)
     if arguments.list:
         print_list(console, variants, device.type)
         return 0
     if resumed is None:  # a record also holds what could not run, with its reason
-        _refuse_impossible(_cli.names(arguments.variant), variants, device.type)
+        _refuse_impossible(cli.names(arguments.variant), variants, device.type)
     runner = _runner(arguments, chosen, device, resumed)
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
     _measure(arguments, runner, console)
     print_summary(console, runner.run)
     if arguments.json:
-        _cli.print_json(summary(runner.run))
+        cli.print_json(summary(runner.run))
     return 0
 
 
@@ -82,9 +82,9 @@ def _runner(
     arguments: argparse.Namespace, chosen: list[Variant], device: Any, resumed: RunFolder | None
 ) -> Runner:
     """A runner over a new run folder, which is only made once nothing can be refused any more."""
-    from experiments._setup import model_for
-    from profiling.record import RunFolder
-    from profiling.runner import Runner
+    from experiments.shared.setup import model_for
+    from profiling.measure.runner import Runner
+    from profiling.results.record import RunFolder
     from variants.requirements import compiles
 
     model = model_for(arguments, device)
@@ -118,7 +118,7 @@ def _note_choice(
 
 def _resume(arguments: argparse.Namespace) -> RunFolder:
     """The interrupted run; its own settings replace the flags, so that its samples belong together."""
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
 
     run = RunFolder.load(arguments.resume)
     missing = [key for key in ("model", "workload", "variants", "environment") if key not in run.data]
@@ -161,8 +161,8 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
 
 def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
     """All phases. Ctrl-C leaves a run folder that can be reported and resumed."""
-    from experiments._progress import ProgressLine
-    from experiments._tables import live_ladder, print_prediction
+    from experiments.shared.progress import ProgressLine
+    from experiments.shared.tables import live_ladder, print_prediction
     from reports.build import build
 
     try:
@@ -188,4 +188,4 @@ def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> Non
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

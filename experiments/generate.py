@@ -18,17 +18,17 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._measured import chosen_variants, model_on_device
-from experiments._text import Pieces, end_of_text, load_tokenizer
-from profiling.workload import BUCKETS
+from experiments.shared import cli
+from experiments.shared.measured import chosen_variants, model_on_device
+from experiments.shared.text import Pieces, end_of_text, load_tokenizer
+from profiling.measure.workload import BUCKETS
 from variants.config import GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
     from variants.decoder import Decoder
     from variants.model import GPT
     from variants.sampling import Sampler
@@ -43,12 +43,12 @@ PROVEN_STEPS, SMALLEST = 4, 32  # tokens that the proof takes, and the capacity 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", metavar="TEXT", help="needs a tokenizer")
     prompt.add_argument(
-        "--prompt-ids", type=_cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
+        "--prompt-ids", type=cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
     )
     add("--new", type=int, help=f"tokens to write (default {NEW}, with --quick {QUICK_NEW})")
     add("--variant", default="sdpa", metavar="NAME", help="the rung that writes (default sdpa)")
@@ -76,7 +76,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompt = prompt_ids(arguments, tokenizer, model.config)
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
     from variants.decoder import Decoder
 
     run = RunFolder.create(arguments.out, "generate", device.type)
@@ -97,12 +97,12 @@ def main(argv: Sequence[str] | None = None) -> int:
             break
     write(pieces.rest() + "\n")
     _keep(run, arguments, model, prompt, ids, times_ms if proof == "pass" else None, proof)
-    console = _cli.console(arguments)
+    console = cli.console(arguments)
     console.print(f"\n{_ending(ids, new, end, model.config)}")
     console.print(_times(times_ms, proof))
     console.print(f"Run folder: {run.path}", soft_wrap=True)
     if arguments.json:
-        _cli.print_json({"run": str(run.path), **run.data["generate"]})
+        cli.print_json({"run": str(run.path), **run.data["generate"]})
     return 0
 
 
@@ -168,7 +168,7 @@ def stream(
     """Each new token with its latency in ms: the model, the draw, and the copy of the token to the host."""
     import torch
 
-    from profiling.clock import Clock
+    from profiling.measure.clock import Clock
 
     clock, device = Clock(decoder.model.device), decoder.model.device
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -218,7 +218,7 @@ def _keep(
     times_ms: Sequence[float] | None,
     proof: str | None,
 ) -> None:
-    from profiling.environment import environment
+    from profiling.measure.environment import environment
 
     run.data |= {
         "environment": environment(model.device),
@@ -238,4 +238,4 @@ def _keep(
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from experiments import _cli
-from profiling.record import write_atomically
+from experiments.shared import cli
+from profiling.results.record import write_atomically
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -70,7 +70,9 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
     def kernels(precision: str) -> Part:
         options = ("--precision", precision, "--context", "40" if rehearse else "500")
         steps = ("--steps", "1" if rehearse else "10")
-        return Part(f"kernels {precision}", (*module, "profiling.kernels", *common, *options, *steps), 90)
+        return Part(
+            f"kernels {precision}", (*module, "profiling.measure.kernels", *common, *options, *steps), 90
+        )
 
     tests = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py")
     chosen = [
@@ -194,7 +196,7 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = _cli.plain_parser("experiments.gpu_check", __doc__ or "", EXAMPLES)
+    parser = cli.plain_parser("experiments.gpu_check", __doc__ or "", EXAMPLES)
     parser.add_argument("--rehearse", action="store_true", help="the same parts, small and on the CPU")
     parser.add_argument("--budget", type=float, help="seconds for everything (default 600; rehearsing 2400)")
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder goes (default runs)")
@@ -208,10 +210,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     note = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr))
     budget_s = arguments.budget or BUDGET_S * (REHEARSAL_SLOWER if arguments.rehearse else 1)
     results = run_all(parts(arguments.rehearse, out.absolute()), out, budget_s, environment, note)
-    show(_cli.console(arguments), results, out, arguments.rehearse)
+    show(cli.console(arguments), results, out, arguments.rehearse)
     if arguments.json:
         entries = [asdict(result) for result in results]
-        _cli.print_json({"run": str(out), "parts": entries, "verdict": verdict(results, arguments.rehearse)})
+        cli.print_json({"run": str(out), "parts": entries, "verdict": verdict(results, arguments.rehearse)})
     return int(any(result.status != "passed" for result in results))
 
 
@@ -236,4 +238,4 @@ def _require_a_device() -> None:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

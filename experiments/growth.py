@@ -13,17 +13,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments import _cli
+from experiments.shared import cli
 from reports.numbers import interval, megabytes, number
 from reports.shown import Curves, Shown
 from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.growth import Point, Slope, Step
-    from profiling.metrics import Measured
-    from profiling.record import RunFolder
-    from profiling.workload import Workload
+    from profiling.measure.growth import Point, Slope, Step
+    from profiling.measure.workload import Workload
+    from profiling.results.metrics import Measured
+    from profiling.results.record import RunFolder
 
     Steps = dict[str, list[Step]]  # by axis
 
@@ -36,13 +36,13 @@ STEPS = 8  # timed at each visit: differences between contexts are small beside 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.plain_parser("experiments.growth", __doc__ or "", EXAMPLES)
+    parser = cli.plain_parser("experiments.growth", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed (default onelaunch)")
     add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
-    add("--batches", type=_cli.integers, metavar="N,N", help="base first (default 1,2,4,8,16)")
-    add("--threads", type=_cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
-    add("--context", type=_cli.integers, metavar="N,N", help="of the base (default 10,100,500,1000)")
+    add("--batches", type=cli.integers, metavar="N,N", help="base first (default 1,2,4,8,16)")
+    add("--threads", type=cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
+    add("--context", type=cli.integers, metavar="N,N", help="of the base (default 10,100,500,1000)")
     add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
     add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, fewer models and batches")
@@ -54,17 +54,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     import torch
 
-    from experiments._measured import chosen_variants
-    from experiments._progress import ProgressLine
-    from experiments._setup import silence_libraries
-    from profiling.environment import environment
-    from profiling.growth import grow, points
-    from profiling.record import RunFolder
+    from experiments.shared.measured import chosen_variants
+    from experiments.shared.progress import ProgressLine
+    from experiments.shared.setup import silence_libraries
+    from profiling.measure.environment import environment
+    from profiling.measure.growth import grow, points
+    from profiling.results.record import RunFolder
 
     silence_libraries()
     (variant,) = chosen_variants([arguments.variant], "float32", "cpu", beside=())
     quick = arguments.quick
-    models = _cli.names(arguments.models) or (QUICK_MODELS if quick else MODELS)
+    models = cli.names(arguments.models) or (QUICK_MODELS if quick else MODELS)
     batches = arguments.batches or (QUICK_BATCHES if quick else BATCHES)
     threads = arguments.threads or tuple(dict.fromkeys((torch.get_num_threads(), 1)))
     unknown = [name for name in models if name not in PRESETS]
@@ -82,8 +82,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
-    from experiments._measured import contexts_that_fit
-    from profiling.workload import Workload
+    from experiments.shared.measured import contexts_that_fit
+    from profiling.measure.workload import Workload
 
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     workload = Workload(
@@ -107,8 +107,8 @@ def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
 def _show(
     arguments: argparse.Namespace, run: RunFolder, variant: str, measured: dict[Point, Measured]
 ) -> int:
-    from experiments._outcome import as_rich, keep
-    from profiling.growth import slopes, steps_by_axis
+    from experiments.shared.outcome import as_rich, keep
+    from profiling.measure.growth import slopes, steps_by_axis
 
     if not any(not point.axis for point in measured):
         raise UserError(f"nothing to grow from: {'; '.join(run.data['warnings'])}")
@@ -122,7 +122,7 @@ def _show(
         "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
     ]
     keep(__doc__ or "", run, verdict, tables, _curves(steps), notes)
-    console = _cli.console(arguments)
+    console = cli.console(arguments)
     for table in tables:
         console.print(as_rich(table))
     for warning in run.data["warnings"]:
@@ -130,7 +130,7 @@ def _show(
     console.print(f"Run folder: {run.path}", soft_wrap=True)
     console.print(verdict, soft_wrap=True)
     if arguments.json:
-        _cli.print_json({"run": str(run.path), "steps": steps, "slopes": per_token})
+        cli.print_json({"run": str(run.path), "steps": steps, "slopes": per_token})
     return 0
 
 
@@ -183,4 +183,4 @@ def _verdict(steps: Steps, slopes: Sequence[Slope]) -> str:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._claims import measured
-from experiments._measured import contexts_that_fit, model_on_device
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
-from profiling.work import kv_bytes_per_token, weights_stored_bytes
+from experiments.shared import cli
+from experiments.shared.claims import measured
+from experiments.shared.measured import contexts_that_fit, model_on_device
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
+from profiling.cost.work import kv_bytes_per_token, weights_stored_bytes
 from reports.shown import Curves, Shown
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -35,7 +35,7 @@ NO_ALLOCATOR = "allocator and graph pool: need a CUDA device; on this one the st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = _cli.common_parser("experiments.memory", __doc__ or "", EXAMPLES).parse_args(argv)
+    arguments = cli.common_parser("experiments.memory", __doc__ or "", EXAMPLES).parse_args(argv)
     model, device = model_on_device(arguments)
     if arguments.batch < 1:
         raise UserError(f"--batch must be at least 1, got {arguments.batch}")
@@ -44,9 +44,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     contexts = sorted(set(wanted))
     if contexts[0] < 2 or contexts[-1] > limit:
         raise UserError(f"--context must be between 2 and {limit}, what this model holds")
-    from profiling.environment import environment
-    from profiling.footprint import cache_bytes, graph_pool_bytes, mask_bytes, warm_up_bytes
-    from profiling.record import RunFolder
+    from profiling.measure.environment import environment
+    from profiling.measure.footprint import cache_bytes, graph_pool_bytes, mask_bytes, warm_up_bytes
+    from profiling.results.record import RunFolder
 
     run = RunFolder.create(arguments.out, "memory", device.type)
     run.data |= {"environment": environment(device), "model": {"name": arguments.model}}
@@ -74,11 +74,11 @@ def formula_bytes(model: GPT, context: int, batch: int) -> int:
 
 
 def one_of_each_cache(rungs: dict[str, Variant]) -> list[Variant]:
-    """The first rung with each filling of the slots that decide how the past is stored."""
+    """The first rung with each option of the slots that decide how the past is stored."""
     slots = [slot for slot in ("cache", "kv") if slot in SLOTS]
     found: dict[tuple[str, ...], Variant] = {}
     for variant in rungs.values():
-        if variant.cache != "none" and variant.body == "modules":
+        if variant.cache != "none" and variant.backend == "modules":
             found.setdefault(tuple(variant.slot(slot) for slot in slots), variant)
     return list(found.values())
 
@@ -173,4 +173,4 @@ def _figures(found: dict[str, Any], model: GPT) -> list[Check]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -17,16 +17,16 @@ from dataclasses import replace
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
-from profiling.workload import Workload
+from experiments.shared import cli
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
+from profiling.measure.workload import Workload
 from reports.shown import Curves, Shown
 from variants.errors import UserError
 from variants.ladder import ladder
 
 if TYPE_CHECKING:
-    from profiling.runner import Runner
+    from profiling.measure.runner import Runner
 
 EXAMPLES = ("", "--quick", "--model tiny --requests 64")
 CONTIGUOUS, PAGED = "sdpa", "paged"
@@ -34,7 +34,7 @@ LAYOUTS = ("system, question", "system, time, question", "time, system, question
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES)
     parser.add_argument("--requests", type=int, default=200, help="in the queue (default 200)")
     parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 4 if quick)")
     return parser
@@ -47,8 +47,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("requests", "prompts"):
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
-    from experiments._measured import contexts_that_fit, model_on_device, proven_runner
-    from experiments._paging import prefixes, queue
+    from experiments.shared.measured import contexts_that_fit, model_on_device, proven_runner
+    from profiling.measure.paging import prefixes, queue
 
     model, _ = model_on_device(arguments)
     workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
@@ -78,7 +78,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def costs(record: dict[str, Any]) -> dict[int, dict[str, Any]]:
     """Per context: median step of both rungs, ms, and the ratio over rounds with its interval."""
-    from profiling.stats import ratio_interval
+    from profiling.results.stats import ratio_interval
 
     found = {}
     for context in record["workload"]["contexts"]:
@@ -206,4 +206,4 @@ def _cost_table(cost: dict[int, dict[str, Any]]) -> Shown:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -14,14 +14,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
+from experiments.shared import cli
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments._progress import ProgressLine
+    from experiments.shared.progress import ProgressLine
     from profiling.peers.worker import Worker
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
 
 EXAMPLES = ("", "--quick", "--peer llama.cpp,transformers --context 16,900")
 SETTLE = 3  # untimed steps of a visit
@@ -29,11 +29,11 @@ ROUNDS, QUICK_ROUNDS = 20, 4
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.plain_parser("experiments.peers", __doc__ or "", EXAMPLES)
+    parser = cli.plain_parser("experiments.peers", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("--peer", action="append", metavar="NAME,NAME", help="which engines (default: all installed)")
     add("--model", choices=PRESETS, default="gpt2", help="its shape; weights are random (default gpt2)")
-    add("--context", type=_cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt (16)")
+    add("--context", type=cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt (16)")
     add("--steps", type=int, default=8, help="timed steps per visit (default 8)")
     add("--rounds", type=int, help=f"each visits every engine once, in shuffled order (default {ROUNDS})")
     add("--threads", type=int, help="threads of every engine (default: torch's)")
@@ -48,11 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     config = PRESETS[arguments.model]
     _check(arguments, config)
-    engines = _engines(_cli.names(arguments.peer))
-    from experiments._peers_shown import show
-    from experiments._progress import ProgressLine
+    engines = _engines(cli.names(arguments.peer))
+    from experiments.shared.peers_shown import show
+    from experiments.shared.progress import ProgressLine
     from profiling.peers.checkpoint import kept
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
 
     run = RunFolder.create(arguments.out, "peers", "cpu")
     _describe(run, arguments, engines)
@@ -98,7 +98,7 @@ def _engines(asked: list[str]) -> dict[str, dict[str, Any]]:
 def _describe(run: RunFolder, arguments: argparse.Namespace, engines: dict[str, dict[str, Any]]) -> None:
     import torch
 
-    from profiling.environment import environment
+    from profiling.measure.environment import environment
 
     run.data |= {
         "environment": environment(torch.device("cpu")),
@@ -169,4 +169,4 @@ def _measure(run: RunFolder, workers: dict[str, Worker], config: GPTConfig, prog
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -15,15 +15,15 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
+from experiments.shared import cli
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
 from reports.shown import Curves, Shown
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments._purity import Purity
+    from profiling.gate.purity import Purity
 
 EXAMPLES = ("", "--quick", "--model gpt2 --context 4,16,64")
 PROMPT, NEW = 4, 12  # the third article's
@@ -33,18 +33,18 @@ WORDS = {"causal": "causal mask", "unmasked": "no mask", "norm": "norm over the 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.purity", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.purity", __doc__ or "", EXAMPLES)
     parser.set_defaults(model="tiny", precision="float64")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    from experiments._demo import attentive
-    from experiments._measured import model_on_device
-    from experiments._purity import agreement, measure
-    from profiling.environment import environment
-    from profiling.record import RunFolder
+    from experiments.shared.demo import attentive
+    from experiments.shared.measured import model_on_device
+    from profiling.gate.purity import agreement, measure
+    from profiling.measure.environment import environment
+    from profiling.results.record import RunFolder
 
     model, device = model_on_device(arguments)
     contexts = _contexts(arguments, model.config)
@@ -184,4 +184,4 @@ def _agreement_table(rungs: dict[str, dict[str, Any]], precision: str) -> Shown:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from experiments._cli import console, integers, plain_parser, print_json, run
-from experiments._reproduced import sizing_checks
-from profiling.capacity import GIB, Plan, doubling, plan
-from profiling.hf_config import read_shape
-from profiling.model_shape import (
+from experiments.shared.cli import console, integers, plain_parser, print_json, run
+from experiments.shared.reproduced import sizing_checks
+from profiling.sizing.capacity import GIB, Plan, doubling, plan
+from profiling.sizing.hf_config import read_shape
+from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
     ModelShape,
@@ -155,10 +155,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     plans = {} if arguments.device_gib is None else {n: plan(shape, kv, n, *memory) for n in contexts}
     command = _command(shape, kv_name, plans, arguments.utilisation)
 
-    from experiments import _claims
-    from experiments import _sizing_tables as tables
-    from experiments._outcome import as_shown, keep
-    from profiling.record import RunFolder
+    from experiments.shared import claims
+    from experiments.shared import sizing_tables as tables
+    from experiments.shared.outcome import as_shown, keep
+    from profiling.results.record import RunFolder
 
     checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
     overtaken = {batch: overtakes(shape, kv, batch) for batch in batches}
@@ -181,7 +181,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     ]
     headline = list(tables.headline(shape, kv_name, kv))
     outgrown = list(tables.outgrown(overtaken))
-    verdict = _claims.verdict("the published sizes follow from the formula", checks)
+    verdict = claims.verdict("the published sizes follow from the formula", checks)
     folder.data |= {"model": {"name": shape.name}, "sizing": result}
     keep(
         __doc__ or "",
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         [as_shown(made) for made in (sizes, *others)],
         sizes_curves(shape, kv, contexts, batches),
         headline,
-        _claims.rows(checks),
+        claims.rows(checks),
     )
 
     out = console(arguments)
@@ -201,12 +201,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         out.print(*tables.plan_lines(shape, plans, memory), sep="\n")
         out.print(f"In vLLM: {command or 'no request of these contexts fits'}", soft_wrap=True)
     if checks:
-        out.print(_claims.table(checks))
+        out.print(claims.table(checks))
     out.print(f"Run folder: {folder.path}", soft_wrap=True)
     if checks:
         out.print(verdict, soft_wrap=True)
     if arguments.json:
-        print_json({"run": str(folder.path), **result, "claims": _claims.summary(checks)})
+        print_json({"run": str(folder.path), **result, "claims": claims.summary(checks)})
 
 
 def _command(shape: ModelShape, kv_name: str, plans: dict[int, Plan], utilisation: float) -> str | None:

@@ -16,21 +16,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from experiments import _cli
-from experiments._claims import measured
-from experiments._measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
-from experiments._outcome import Outcome, conclude
-from experiments._published import Check
-from profiling import work
-from profiling.generations import Loops
-from profiling.workload import Workload
+from experiments.shared import cli
+from experiments.shared.claims import measured
+from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
+from experiments.shared.outcome import Outcome, conclude
+from experiments.shared.published import Check
+from profiling.cost import work
+from profiling.measure.workload import Workload
+from profiling.results.generations import Loops
 from reports.shown import Curves, Shown
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE
 
 if TYPE_CHECKING:
-    from profiling.runner import Runner
+    from profiling.measure.runner import Runner
     from variants.decoder import Decoder
 
 EXAMPLES = ("", "--quick", "--new 16,64 --variant tape --model gpt2-medium")
@@ -41,8 +41,8 @@ SHORT = 0.5  # a speedup under half of the work removed
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = _cli.common_parser("experiments.throughput", __doc__ or "", EXAMPLES)
-    parser.add_argument("--new", type=_cli.integers, metavar="N,N", help="new tokens (default 16 to 512)")
+    parser = cli.common_parser("experiments.throughput", __doc__ or "", EXAMPLES)
+    parser.add_argument("--new", type=cli.integers, metavar="N,N", help="new tokens (default 16 to 512)")
     parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
     return parser
 
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     model, device = model_on_device(arguments)
     config = model.config
     prompt, new = _prompt(arguments), _new(arguments, config)
-    extra = _cli.names(arguments.variant) or ([] if arguments.quick else ["sdpa"])
+    extra = cli.names(arguments.variant) or ([] if arguments.quick else ["sdpa"])
     variants = chosen_variants(extra, arguments.precision, device.type)
     whole = None if arguments.quick else config.n_ctx - WHOLE_PROMPT
     longest = max(prompt + new[-1], config.n_ctx if whole else 0)
@@ -61,12 +61,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     workload = replace(workload, contexts=(max(1, longest - workload.tokens_after),))
 
     def measure(runner: Runner) -> None:
-        from profiling.loops import time_generations
+        from profiling.measure.loops import time_generations
 
         runner.record["counted"] = {
-            subject.name: _counted(subject.decoder, runner, prompt, new[0])
-            for subject in runner.subjects
-            if subject.name in ("naive", BASELINE)
+            case.name: _counted(case.decoder, runner, prompt, new[0])
+            for case in runner.cases
+            if case.name in ("naive", BASELINE)
         }
         time_generations(runner, prompt, new[-1], workload.rounds)
         if whole:
@@ -102,7 +102,7 @@ def _new(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 
 def _counted(decoder: Decoder, runner: Runner, prompt: int, new: int) -> dict[str, int]:
     """One untimed loop, watched: positions that entered the first block, and multiply-accumulates."""
-    from profiling.matmul_counter import MatmulCounter
+    from profiling.cost.matmul_counter import MatmulCounter
 
     positions = [0]
 
@@ -112,7 +112,7 @@ def _counted(decoder: Decoder, runner: Runner, prompt: int, new: int) -> dict[st
     handle = decoder.model.blocks[0].register_forward_pre_hook(watch)
     try:
         with MatmulCounter() as counter:
-            decoder.prefill(runner.subjects[0].material.tokens[:, :prompt])
+            decoder.prefill(runner.cases[0].inputs.tokens[:, :prompt])
             for _ in range(new - 1):
                 decoder.advance()
     finally:
@@ -245,4 +245,4 @@ def _figures(loops: Loops, whole: int | None) -> list[Check]:
 
 
 if __name__ == "__main__":
-    _cli.run(main)
+    cli.run(main)

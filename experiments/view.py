@@ -13,12 +13,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from experiments._cli import plain_parser, print_json, run
+from experiments.shared.cli import plain_parser, print_json, run
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments._tensorboard import Board
-    from experiments._viewer import Viewer
+    from experiments.shared.tensorboard import Board
+    from experiments.shared.viewer import Viewer
 
 EXAMPLES = (
     "runs/20260101T120000-cpu-floor",
@@ -65,10 +65,10 @@ def _say(arguments: argparse.Namespace, traces: Sequence[Path], address: str) ->
 
 def _server(arguments: argparse.Namespace, traces: Sequence[Path]) -> Viewer | Board:
     if arguments.tensorboard:
-        from experiments._tensorboard import Board
+        from experiments.shared.tensorboard import Board
 
         return Board(traces, arguments.port)
-    from experiments._viewer import Viewer
+    from experiments.shared.viewer import Viewer
 
     return Viewer(traces, arguments.port)
 
@@ -88,7 +88,7 @@ def traces_of(path: Path) -> list[Path]:
         if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[", b"\x1f\x8b")):
             raise UserError(f"{path}: not a trace: neither JSON nor gzip")
         return [path]
-    from profiling.record import RunFolder
+    from profiling.results.record import RunFolder
 
     folder = RunFolder.load(path).traces
     found = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])

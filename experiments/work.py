@@ -3,9 +3,9 @@
 Claim (articles 1-3): the naive loop does n times the arithmetic of a cached step; 34.0 times for the toy
 model over 64 tokens, 1,000 times for GPT-2 small at 1,000; decode reads all weights for 0.48 MACs a byte.
 
-Counts only, no times: exact formulas (`profiling.work`) against the published figures, and against the
-matrix multiplications that a real run of each eager rung executes (`profiling.matmul_counter`). A context of
-n tokens held is the articles' n + 1: they count the new token among the keys that its query sees.
+Counts only, no times: exact formulas (`profiling.cost.work`) against the published figures, and against the
+matrix multiplications that a real run of each eager rung executes (`profiling.cost.matmul_counter`). A
+context of n tokens held is the articles' n + 1: they count the new token among the keys that its query sees.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from experiments._cli import common_parser, console, print_json, run
-from experiments._reproduced import work_checks
-from profiling import work
+from experiments.shared.cli import common_parser, console, print_json, run
+from experiments.shared.reproduced import work_checks
+from profiling.cost import work
 from reports.shown import Curves
 from variants.config import GPTConfig
 from variants.errors import UserError
@@ -52,11 +52,11 @@ class Counted:
 
 def eager_rungs(precision: str) -> list[Variant]:
     """Rungs whose operations can be watched one by one, and that store the weights as the first does."""
-    plain = {"executor": "eager", "pages": "default", "body": "modules", "precision": precision}
+    plain = {"executor": "eager", "pages": "default", "backend": "modules", "precision": precision}
     return [
         variant
         for variant in ladder(precision).values()
-        if all(variant.slot(slot) == filling for slot, filling in plain.items())
+        if all(variant.slot(slot) == option for slot, option in plain.items())
     ]
 
 
@@ -64,7 +64,7 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
     """Execute a prefill and a step of this rung at each context, and count."""
     import torch
 
-    from profiling.matmul_counter import MatmulCounter
+    from profiling.cost.matmul_counter import MatmulCounter
     from variants.decoder import Decoder
 
     config = model.config
@@ -87,7 +87,7 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
 
 def steps_table(config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, batch: int) -> Table:
     """MACs and bytes of one step over context."""
-    from experiments._ruled import ruled
+    from experiments.shared.ruled import ruled
 
     numbers = ("no cache, MACs", "cached, MACs", "ratio", "attn.", "bytes read", "MACs/B")
     table = ruled("One step (attn.: share of attention in the cached one)", ("context",), numbers)
@@ -102,7 +102,7 @@ def steps_table(config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, ba
 
 def loops_table(config: GPTConfig) -> Table:
     """Tokens and MACs of a whole generation, no cache against cached."""
-    from experiments._ruled import ruled
+    from experiments.shared.ruled import ruled
 
     new = min(NEW, config.n_ctx - PROMPT)
     title = f"{new} new tokens after a prompt of {PROMPT}"
@@ -118,7 +118,7 @@ def loops_table(config: GPTConfig) -> Table:
 
 def counted_table(counts: Sequence[Counted]) -> Table:
     """What a real run executed at the largest context; at how many contexts the formula says the same."""
-    from experiments._ruled import ruled
+    from experiments.shared.ruled import ruled
 
     largest = max(row.context for row in counts)
     title = f"Executed in a real run, at context {largest:,}"
@@ -165,11 +165,11 @@ def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 def main(argv: Sequence[str] | None = None) -> None:
     arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES).parse_args(argv)
 
-    from experiments._claims import summary, table
-    from experiments._outcome import Outcome, as_shown, report
-    from experiments._setup import device_for, model_for
-    from profiling.environment import environment
-    from profiling.record import RunFolder
+    from experiments.shared.claims import summary, table
+    from experiments.shared.outcome import Outcome, as_shown, report
+    from experiments.shared.setup import device_for, model_for
+    from profiling.measure.environment import environment
+    from profiling.results.record import RunFolder
 
     device = device_for(arguments.device)
     model = model_for(arguments, device)

@@ -18,10 +18,10 @@ import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from profiling import timeline as op_by_op
-from profiling.metrics import Measured
-from profiling.record import RunFolder, write_atomically
-from profiling.verdict import verdict
+from profiling.analysis import timeline as op_by_op
+from profiling.results.metrics import Measured
+from profiling.results.record import RunFolder, write_atomically
+from profiling.results.verdict import verdict
 from reports.content import Block, Figure, Section, Study, Timeline
 from reports.drawing import for_page, png, svg
 from reports.sections import sections

@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 from matplotlib.figure import Figure as Drawing
 
-from profiling.metrics import Measured
-from profiling.verdict import Verdict
+from profiling.results.metrics import Measured
+from profiling.results.verdict import Verdict
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from matplotlib.ticker import NullFormatter, NullLocator
 from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_transform_factory
 from scipy.optimize import isotonic_regression
 
-from profiling.stats import Interval
+from profiling.results.stats import Interval
 from reports.drawing import INK, MARKERS, SERIES, WIDTH_IN, styled
 from reports.figures import PLAIN
 

@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullLocator
 
-from profiling.record import RunFolder
+from profiling.results.record import RunFolder
 from reports.build import command, write
 from reports.content import Block, Bullets, Figure, Section, Table, Text
 from reports.curves import line_style
@@ -26,7 +26,7 @@ from variants.command import run
 from variants.errors import UserError
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
-MOST_TICKS = 8
+MAX_TICKS = 8
 APART = 1.2  # ratio of neighbours whose labels stand beside each other
 
 
@@ -88,7 +88,7 @@ def draw(curves: Curves) -> Drawing:
     if curves.log_x:
         axes.set_xscale("log")
         xs = sorted({x for points in curves.lines.values() for x, _ in points})
-        ticks = xs[:: -(-len(xs) // MOST_TICKS)]
+        ticks = xs[:: -(-len(xs) // MAX_TICKS)]
         if all(right / left > APART for left, right in itertools.pairwise(ticks)):  # else in powers of ten
             axes.set_xticks(ticks)
             axes.xaxis.set_minor_locator(NullLocator())

@@ -114,7 +114,7 @@ def price(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> Figure:
 
 @styled
 def timeline(data: Mapping[str, Any]) -> Figure:
-    """See `profiling.timeline`; all steps on one time axis, the innermost op on top."""
+    """See `profiling.analysis.timeline`; all steps on one time axis, the innermost op on top."""
     lines = sum(1 + len(step["rows"]) for step in data["steps"])
     figure = Figure(figsize=(WIDTH_IN, 1.3 + 0.42 * lines), layout="constrained")
     axes = figure.subplots()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiling.stats import Interval
+from profiling.results.stats import Interval
 
 UNKNOWN = "unknown"
 

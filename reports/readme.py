@@ -13,8 +13,8 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
-from profiling.metrics import Measured
-from profiling.record import RunFolder, write_atomically
+from profiling.results.metrics import Measured
+from profiling.results.record import RunFolder, write_atomically
 from reports.build import study
 from reports.content import Text
 from reports.numbers import UNKNOWN, number

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from profiling.record import RunFolder
+from profiling.results.record import RunFolder
 from reports.build import markdown, study, title
 from reports.sections import sections
 

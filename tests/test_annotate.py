@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling import annotate
-from profiling.attribution import attribute
-from profiling.attribution.cpu import PARTS
+from profiling.analysis import annotate
+from profiling.analysis.attribution import attribute
+from profiling.analysis.attribution.cpu import PARTS
 from profiling.trace import load, steps
 from tests.synthetic_trace import Synthetic, eager, on_host, replayed
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from variants.aoti import AotStep, compile_step
 from variants.config import GPTConfig
 from variants.decoder import Decoder
+from variants.executors.aoti import AotStep, compile_step
 from variants.ladder import ladder
 from variants.model import random_model
 from variants.requirements import why_not
@@ -57,11 +57,11 @@ def test_another_graph_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_p
         raise LookupError
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("variants.aoti._build", refuse)
+    monkeypatch.setattr("variants.executors.aoti._build", refuse)
     model = random_model(CONFIG, seed=1)
     for variant, slots in (("sdpa", 12), ("sdpa", 8), ("static", 12), ("nomask", 12)):
         decoder = Decoder(ladder()[variant], model, buckets=(8, 12))
         decoder.cache.slots = slots
         with pytest.raises(LookupError):
-            compile_step(decoder.body.step, decoder.token)
+            compile_step(decoder.backend.step, decoder.token)
     assert len(set(asked)) == 4

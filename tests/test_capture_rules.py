@@ -6,17 +6,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from variants.capture_rules import CaptureError, check_capturable
 from variants.decoder import Decoder
+from variants.executors.capture_rules import CaptureError, check_capturable
 from variants.ladder import ladder
 from variants.model import GPT
 
-FIXED = [v.name for v in ladder().values() if v.fixed_shape and v.body == "modules" and v.pages == "default"]
+FIXED = [
+    v.name for v in ladder().values() if v.fixed_shape and v.backend == "modules" and v.pages == "default"
+]
 
 
 @pytest.mark.parametrize("name", FIXED)
 def test_every_fixed_shape_step_can_be_captured(tiny: GPT, name: str) -> None:
-    """The executor does not matter: what is checked is the body that it would record."""
+    """The executor does not matter: what is checked is the backend that it would record."""
     decoder = Decoder(ladder()[name], tiny)
     decoder.prefill(torch.tensor([[5, 3, 9]]))
     token, logits = decoder.token.clone(), None

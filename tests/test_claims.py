@@ -10,9 +10,9 @@ import pytest
 from rich.console import Console
 
 from experiments import __main__ as listing
-from experiments import _claims
-from experiments._published import PUBLISHED, Check
-from experiments._reproduced import sizing_checks, work_checks
+from experiments.shared import claims
+from experiments.shared.published import PUBLISHED, Check
+from experiments.shared.reproduced import sizing_checks, work_checks
 
 FOLDER = Path(listing.__file__).parent
 
@@ -38,14 +38,14 @@ def test_the_articles_print_these_values() -> None:
 
 def test_a_claim_holds_only_if_everything_holds() -> None:
     right, wrong = Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")
-    assert _claims.verdict("it", [right]) == "Claim holds here: it (1 of 1 figures as published)."
-    assert _claims.verdict("it", [right], also=False).startswith("Claim does not hold")
-    broken = _claims.verdict("it", [right, wrong])
+    assert claims.verdict("it", [right]) == "Claim holds here: it (1 of 1 figures as published)."
+    assert claims.verdict("it", [right], also=False).startswith("Claim does not hold")
+    broken = claims.verdict("it", [right, wrong])
     assert broken == "Claim does not hold here: it (1 of 2 figures as published; not toy.ratio)."
-    assert _claims.summary([right, wrong]) == {"figures": 2, "hold": 1, "broken": ["toy.ratio"]}
-    assert [row["holds"] for row in _claims.rows([right, wrong])] == [True, False]
+    assert claims.summary([right, wrong]) == {"figures": 2, "hold": 1, "broken": ["toy.ratio"]}
+    assert [row["holds"] for row in claims.rows([right, wrong])] == [True, False]
     console = Console(width=80, record=True, quiet=True)
-    console.print(_claims.table([right, wrong]))
+    console.print(claims.table([right, wrong]))
 
 
 def test_every_experiment_is_listed_with_its_question() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from floor_run import ROOT, copied
 
-from experiments import _cli
+from experiments.shared import cli
 
 
 def with_flag(flag: str) -> list[str]:
@@ -22,7 +22,7 @@ def with_flag(flag: str) -> list[str]:
 
 def refusal(name: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as stopped:
-        _cli.run(import_module(f"experiments.{name}").main, flags)
+        cli.run(import_module(f"experiments.{name}").main, flags)
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
     return error
@@ -52,7 +52,7 @@ def test_threads_that_only_wait_for_each_other_are_refused(
 
 def test_more_threads_than_cores_are_allowed(tmp_path: Path) -> None:
     most = 4 * (os.cpu_count() or 1)
-    parser = _cli.common_parser("experiments.floor", "")
+    parser = cli.common_parser("experiments.floor", "")
     assert parser.parse_args(["--threads", str(most)]).threads == most
 
 
@@ -61,7 +61,7 @@ COMMANDS = {
     "help": ["-m", "experiments.floor", "--help"],
     "rich": ["-m", "experiments.work", "--out", "OUT"],
     "json": ["-m", "experiments.sizing", "--quiet", "--json", "--out", "OUT"],
-    "print": ["-m", "profiling.predict_device"],
+    "print": ["-m", "profiling.cost.predict_device"],
     "report": ["-m", "reports.build", "RUN"],
 }
 
@@ -87,4 +87,4 @@ def test_every_command_ends_in_the_same_way() -> None:
             if is_command:
                 commands[file.relative_to(ROOT).as_posix()] = last.strip()
     assert commands.pop("experiments/__main__.py") == "main()"  # which runs what is named
-    assert len(commands) > 15 and set(commands.values()) == {"run(main)", "_cli.run(main)"}
+    assert len(commands) > 15 and set(commands.values()) == {"run(main)", "cli.run(main)"}

@@ -14,9 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments import _progress, _tables
-from experiments._progress import ProgressLine
-from profiling.record import RunFolder
+from experiments.shared import progress, tables
+from experiments.shared.progress import ProgressLine
+from profiling.results.record import RunFolder
 from variants.ladder import ladder
 
 ESCAPE = "\x1b"
@@ -51,10 +51,10 @@ def run() -> RunFolder:
 
 
 TABLES: dict[str, Callable[[Console, RunFolder], None]] = {
-    "list": lambda console, run: _tables.print_list(console, ladder(), "cpu"),
-    "prediction": lambda console, run: _tables.print_prediction(console, run.data),
-    "summary": lambda console, run: _tables.print_summary(console, run),
-    "live": lambda console, run: console.print(_tables.live_ladder(run.data)),
+    "list": lambda console, run: tables.print_list(console, ladder(), "cpu"),
+    "prediction": lambda console, run: tables.print_prediction(console, run.data),
+    "summary": lambda console, run: tables.print_summary(console, run),
+    "live": lambda console, run: console.print(tables.live_ladder(run.data)),
 }
 
 
@@ -67,15 +67,15 @@ def test_tables_fit_80_columns_and_are_plain(name: str, run: RunFolder) -> None:
 
 
 def test_no_number_and_no_name_is_cut(run: RunFolder) -> None:
-    text = printed(lambda console: _tables.print_summary(console, run))
-    tables = text.count("x floor")
-    assert text.count(f" {LONG} ") == text.count(" naive ") == tables > 1
+    text = printed(lambda console: tables.print_summary(console, run))
+    count = text.count("x floor")
+    assert text.count(f" {LONG} ") == text.count(" naive ") == count > 1
     for context in run.data["workload"]["contexts"]:
         assert f"ctx {context}" in text
 
 
 def test_live_ladder_before_anything_is_measured(run: RunFolder) -> None:
-    assert _tables.live_ladder({**run.data, "samples": []}) is None
+    assert tables.live_ladder({**run.data, "samples": []}) is None
 
 
 class Terminal(io.StringIO):
@@ -87,7 +87,7 @@ class Terminal(io.StringIO):
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that the progress line reads; a test sets it."""
     now = [0.0]
-    monkeypatch.setattr(_progress.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -145,7 +145,7 @@ def test_nothing_is_drawn_between_calls(monkeypatch: pytest.MonkeyPatch, run: Ru
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     before = threading.active_count()
-    with ProgressLine(quiet=False, table=lambda: _tables.live_ladder(run.data)) as progress:
+    with ProgressLine(quiet=False, table=lambda: tables.live_ladder(run.data)) as progress:
         progress("rounds", 1, 4)
         shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
         assert threading.active_count() == before
@@ -164,7 +164,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     out = Terminal()
     run = RunFolder.load(GOLDEN)
-    _tables.print_summary(Console(file=out, width=80, highlight=False), run)
+    tables.print_summary(Console(file=out, width=80, highlight=False), run)
     codes = {part.split("m")[0] for part in out.getvalue().split(f"{ESCAPE}[")[1:]}
     assert codes <= {"0", "1", "2", "3", "1;2"}, codes
 

@@ -15,11 +15,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from variants import cuda_graph
-from variants.capture_rules import CaptureError
-from variants.cuda_graph import SETTLING_STEPS, capture
 from variants.decoder import Decoder
-from variants.executors import EXECUTORS, Compiled, Graphed
+from variants.executors import cuda_graph
+from variants.executors.capture_rules import CaptureError
+from variants.executors.cuda_graph import SETTLING_STEPS, capture
+from variants.executors.executor import EXECUTORS, Compiled, Graphed
 from variants.ladder import ladder
 from variants.model import GPT
 
@@ -98,7 +98,7 @@ class Refusing(torch.utils._python_dispatch.TorchDispatchMode):
 def tried(
     monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, run: Callable[[Tensor], Tensor] | None = None
 ) -> Any:
-    """Capture a two-operation step on the stand-in; `run` is the artefact, where it differs from the step."""
+    """Capture a two-operation step on the stand-in; `run` is the compiled step, where it is another."""
     monkeypatch.setattr(cuda_graph, "torch", SimpleNamespace(cuda=cuda))
     token = torch.zeros(1, 1, dtype=torch.int64)
     restored: list[int] = []
@@ -112,9 +112,9 @@ def tried(
         restored.append(int(token))
         token.zero_()
 
-    artefact = run or step
+    compiled = run or step
     try:
-        return capture(step, lambda: artefact(token), token, restore, POOL)
+        return capture(step, lambda: compiled(token), token, restore, POOL)
     finally:
         monkeypatch.undo()
         assert int(token) == 0, "every trial step is undone, also after a failure"
@@ -164,7 +164,7 @@ def test_buckets_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         pools.append(pool)
         return cuda_graph.CapturedStep(None, torch.zeros(1), 7)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("variants.executors.capture", fake_capture)
+    monkeypatch.setattr("variants.executors.executor.capture", fake_capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     executor = EXECUTORS["CUDA graph"]()
     for _ in range(2):
@@ -215,7 +215,7 @@ def test_what_step_hands_out_is_not_overwritten(tiny: GPT) -> None:
     assert torch.equal(first, kept)
 
 
-def test_one_artefact_per_bucket(tiny: GPT) -> None:
+def test_one_compiled_step_per_bucket(tiny: GPT) -> None:
     tape, eager = decoders(tiny, capacity=24, buckets=(8, 24))
     for decoder in (tape, eager):
         decoder.prefill(PROMPT)
@@ -229,7 +229,7 @@ def test_a_graph_rung_differs_from_its_parent_in_one_slot(name: str) -> None:
     """CASES 19: the two arms of a comparison differ in one thing only."""
     rung = ladder()[name]
     assert rung.difference is not None
-    assert rung.difference[0] == ("body" if name == "triton" else "executor")
+    assert rung.difference[0] == ("backend" if name == "triton" else "executor")
 
 
 def test_compile_does_not_pretend_to_use_graphs() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from profiling.stats import Interval
+from profiling.results.stats import Interval
 from reports import curves
 from reports.experiment import draw
 from reports.shown import Curves

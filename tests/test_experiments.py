@@ -12,16 +12,18 @@ from typing import Any
 import pytest
 import torch
 
-from experiments import _claims, _cli, articles, batch, context, memory, throughput
-from experiments._published import PUBLISHED, Check
-from profiling import roofline, work
-from profiling.batches import add_batches
-from profiling.footprint import cache_bytes, mask_bytes
-from profiling.generations import Loops
-from profiling.record import RunFolder
-from profiling.runner import Runner
-from profiling.work import kv_bytes_per_token
-from profiling.workload import Workload
+from experiments import articles, batch, context, memory, throughput
+from experiments.shared import claims, cli
+from experiments.shared.published import PUBLISHED, Check
+from profiling.cost import work
+from profiling.cost.work import kv_bytes_per_token
+from profiling.measure.batches import add_batches
+from profiling.measure.footprint import cache_bytes, mask_bytes
+from profiling.measure.runner import Runner
+from profiling.measure.workload import Workload
+from profiling.results import roofline
+from profiling.results.generations import Loops
+from profiling.results.record import RunFolder
 from reports import experiment as report
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -128,7 +130,7 @@ def test_every_context_is_timed_after_the_proof(ran: dict[str, RunFolder]) -> No
 
 
 def test_a_variant_that_is_not_proven_has_no_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from variants import attention
+    from variants.slots import attention
 
     broken = attention.ATTENTIONS["fused"]
     monkeypatch.setitem(attention.ATTENTIONS, "fused", lambda q, k, v, visible: broken(q, k, v, ~visible))
@@ -194,7 +196,7 @@ def test_every_batch_is_proven_and_predicted(ran: dict[str, RunFolder]) -> None:
 def test_a_batch_beyond_memory_is_left_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from profiling import batches
+    from profiling.measure import batches
 
     run = RunFolder.create(tmp_path, "batch", "cpu")
     workload = Workload(contexts=(6,), gate_steps=2, brief_gate=True, prompt=1)
@@ -203,10 +205,10 @@ def test_a_batch_beyond_memory_is_left_out_with_the_reason(
     runner.prove()
     permitted = batches.needed_bytes(runner, 2, 64)
     monkeypatch.setattr(batches, "free_bytes", lambda device: permitted)
-    add_batches(runner, runner.subjects[0], [2, 3], 6, 64)
+    add_batches(runner, runner.cases[0], [2, 3], 6, 64)
     assert runner.record["batches"]["2"]["status"] == "proven"
     assert runner.record["batches"]["3"] == {"status": "left out", "reason": "memory does not permit it"}
-    assert [subject.decoder.batch for subject in runner.subjects] == [1, 2]
+    assert [case.decoder.batch for case in runner.cases] == [1, 2]
 
 
 def test_compute_takes_over_where_both_times_are_equal() -> None:
@@ -250,7 +252,7 @@ def test_bad_input_is_one_line_and_writes_nothing(
     if "cudagraph" in flags and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
     with pytest.raises(SystemExit) as stopped:
-        _cli.run(module.main, [*TINY, *flags, "--out", str(tmp_path / "runs")])
+        cli.run(module.main, [*TINY, *flags, "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err
     assert stopped.value.code == 2
     assert error.startswith("error: ") and message in error and len(error.splitlines()) == 1
@@ -258,17 +260,17 @@ def test_bad_input_is_one_line_and_writes_nothing(
 
 
 def test_measured_figures_hold_within_a_tenth() -> None:
-    assert _claims.measured("step.naive.10", 5.3).holds
-    assert not _claims.measured("step.naive.10", 5.5).holds
-    far = _claims.measured("generate.naive", 146.6, "{:.1f} s", "another machine")
+    assert claims.measured("step.naive.10", 5.3).holds
+    assert not claims.measured("step.naive.10", 5.5).holds
+    far = claims.measured("generate.naive", 146.6, "{:.1f} s", "another machine")
     assert (far.here, far.holds, far.why) == ("146.6 s", False, "10 times the published: another machine")
-    assert _claims.measured("memory.workspace", 8_519_680).holds
+    assert claims.measured("memory.workspace", 8_519_680).holds
     assert Check("throughput.flat", "whatever", by_rule=True).holds
     assert not Check("tokens.cached", "522", by_rule=False).holds
 
 
 def test_all_claims_stand_in_the_merged_table_once() -> None:
-    rows = _claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
+    rows = claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
     done = [articles.Done("work", {"claims": rows}, None), articles.Done("batch", {}, None, "boom")]
     merged = articles.merged(done)
     assert sorted(row["key"] for row in merged) == sorted(PUBLISHED)

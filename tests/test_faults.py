@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from experiments._demo import attentive
-from experiments._examine import Finding, examine
-from experiments._faults import FAULTS, Fault
 from experiments.faults import NOTHING, difference, main, outcome
+from experiments.shared.demo import attentive
 from profiling.gate import CHECKS, Gate
+from profiling.gate.examine import Finding, examine
+from profiling.gate.faults import FAULTS, Fault
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from experiments import floor
-from profiling import runner as runner_module
-from profiling.record import RunFolder
-from profiling.rounds import Rounds
+from profiling.measure import runner as runner_module
+from profiling.measure.rounds import Rounds
+from profiling.results.record import RunFolder
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -116,7 +116,7 @@ def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, caps
     def watched(variant, *arguments, **options):
         decoder = build(variant, *arguments, **options)
         if variant.name == "tape":
-            decoder.body.verify = failing
+            decoder.backend.verify = failing
         return decoder
 
     monkeypatch.setattr(runner_module, "Decoder", watched)
@@ -127,7 +127,7 @@ def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, caps
 
 
 def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monkeypatch) -> None:
-    from variants import attention
+    from variants.slots import attention
 
     monkeypatch.setitem(
         attention.ATTENTIONS, "fused", lambda q, k, v, visible: attention.fused(q, k, v, ~visible)

@@ -8,12 +8,12 @@ import torch
 from profiling.gate import CHECKS, Errors, Gate
 from profiling.gate.oracle import agreement_with, greedy_agreement
 from tests.conftest import CONFIGS
-from variants.caches import StaticCache
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import random_model
 from variants.requirements import compiles, why_not
+from variants.slots.cache import StaticCache
 
 RUNS_HERE = [v.name for v in ladder().values() if not why_not(v, "cpu") and not compiles(v)]
 
@@ -107,7 +107,7 @@ def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
 
 def test_a_crash_is_a_failure_with_its_reason(tiny) -> None:
     decoder = Decoder(ladder()["sdpa"], tiny)
-    decoder.body.step = lambda token: 1 / 0  # type: ignore[method-assign]
+    decoder.backend.step = lambda token: 1 / 0  # type: ignore[method-assign]
     result = Gate(tiny, "float32", steps=4).check(decoder)
     assert result.status == "fail" and "ZeroDivisionError" in result.reason
 

@@ -11,8 +11,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from experiments import _cli, _text, generate
-from profiling.record import RunFolder
+from experiments import generate
+from experiments.shared import cli, text
+from profiling.results.record import RunFolder
 from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -153,12 +154,12 @@ def test_without_a_proof_there_are_no_times(tmp_path: Path, capsys: pytest.Captu
 
 
 def test_a_wrong_variant_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from variants import attention
+    from variants.slots import attention
 
     broken = attention.ATTENTIONS["fused"]
     monkeypatch.setitem(attention.ATTENTIONS, "fused", lambda q, k, v, visible: broken(q, k, v, ~visible))
     with pytest.raises(SystemExit) as stopped:
-        _cli.run(generate.main, ["--model", "tiny", "--new", "4", "--out", str(tmp_path)])
+        cli.run(generate.main, ["--model", "tiny", "--new", "4", "--out", str(tmp_path)])
     captured = capsys.readouterr()
     assert stopped.value.code == 2 and captured.out == "" and "does not compute" in captured.err
 
@@ -171,10 +172,10 @@ def test_characters_of_several_tokens_wait_for_their_last(folder: Path) -> None:
     )
     full.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     full.decoder = tokenizers.decoders.ByteLevel()
-    pieces, text = _text.Pieces(full), "a£€𝄞b"
-    written = [pieces.of([i]) for i in full.encode(text).ids]
-    assert "".join(written) + pieces.rest() == text
-    assert _text.UNFINISHED not in "".join(written)
+    pieces, written_out = text.Pieces(full), "a£€𝄞b"
+    written = [pieces.of([i]) for i in full.encode(written_out).ids]
+    assert "".join(written) + pieces.rest() == written_out
+    assert text.UNFINISHED not in "".join(written)
 
 
 @pytest.mark.parametrize(
@@ -197,7 +198,7 @@ def test_bad_input_is_one_line(
     tmp_path: Path, flags: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as stopped:
-        _cli.run(generate.main, ["--model", "tiny", *flags, "--out", str(tmp_path / "runs")])
+        cli.run(generate.main, ["--model", "tiny", *flags, "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and error.startswith("error: ") and message in error
     assert len(error.splitlines()) == 1 and not (tmp_path / "runs").exists()
@@ -208,7 +209,7 @@ def test_a_broken_tokenizer_is_one_line(folder: Path, tmp_path: Path, capsys) ->
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
     with pytest.raises(SystemExit) as stopped:
-        _cli.run(generate.main, ["--model", str(tmp_path), "--out", str(tmp_path / "runs")])
+        cli.run(generate.main, ["--model", str(tmp_path), "--out", str(tmp_path / "runs")])
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and "tokenizer.json is not a tokenizer" in error
 

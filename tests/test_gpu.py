@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from profiling.gate import Gate
-from variants.capture_rules import CaptureError
-from variants.cuda_graph import capture
 from variants.decoder import Decoder
-from variants.executors import EXECUTORS
+from variants.executors.capture_rules import CaptureError
+from variants.executors.cuda_graph import capture
+from variants.executors.executor import EXECUTORS
 from variants.ladder import ladder
 from variants.model import GPT, random_model
 
@@ -93,40 +93,40 @@ def test_one_launch_many_steps_gives_the_same_tokens_every_time(tiny: GPT) -> No
 @pytest.mark.parametrize("cooperative", [True, False])
 def test_one_launch_in_a_graph(tiny: GPT, cooperative: bool) -> None:
     """Whether a cooperative launch can be captured is known only here."""
-    from variants.triton_step.bodies import OneLaunch
+    from variants.backends.triton_step.steps import OneLaunch
 
     there = on_cuda(tiny)
     decoder = Decoder(ladder()["onelaunch"], there)
     decoder.prefill(PROMPT.cuda())
-    body = OneLaunch(there, decoder.cache, cooperative=cooperative)  # type: ignore[arg-type]
+    backend = OneLaunch(there, decoder.cache, cooperative=cooperative)  # type: ignore[arg-type]
     held, token = decoder.length, decoder.token.clone()
 
     def restore() -> None:
         decoder.cache.rewind(held)
         decoder.token.copy_(token)
 
-    replay = EXECUTORS["CUDA graph"]().build(body.step, decoder.token, restore)
+    replay = EXECUTORS["CUDA graph"]().build(backend.step, decoder.token, restore)
     eager = Decoder(ladder()["sdpa"], there)
     eager.prefill(PROMPT.cuda())
     for _ in range(5):
         torch.testing.assert_close(replay(), eager.advance(), atol=1e-4, rtol=1e-4)
-    body.verify()
+    backend.verify()
 
 
 @pytest.mark.parametrize("pdl", [True, False])
 def test_dependent_launches_change_nothing(tiny: GPT, pdl: bool) -> None:
     if pdl and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("programmatic dependent launch needs compute capability 9.0")
-    from variants.caches import StaticCache
-    from variants.triton_step.bodies import TritonStep
+    from variants.backends.triton_step.steps import TritonStep
+    from variants.slots.cache import StaticCache
 
     there = on_cuda(tiny)
     cache = StaticCache(there.config, 1, 32, there.wpe.weight)
-    body = TritonStep(there, cache, pdl=pdl)
+    backend = TritonStep(there, cache, pdl=pdl)
     eager = Decoder(ladder()["sdpa"], there, capacity=32)
     token = torch.tensor([[7]], device="cuda")
     with torch.inference_mode():
         for n in range(20):
             forced = torch.tensor([[(5 * n) % 101]], device="cuda")
             token.copy_(forced)
-            torch.testing.assert_close(body.step(token), eager.step(forced), atol=1e-4, rtol=1e-4)
+            torch.testing.assert_close(backend.step(token), eager.step(forced), atol=1e-4, rtol=1e-4)

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from experiments import _cli, floor, gpu_check
+from experiments import floor, gpu_check
 from experiments.gpu_check import Part, Result, goals, lines, parts, run_all, verdict
+from experiments.shared import cli
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -70,7 +71,7 @@ def test_no_part_is_refused_for_its_flags(rehearse: bool) -> None:
     assert len(floors) == 2
     for part in floors:
         arguments = floor.parser().parse_args(part.command[3:])
-        assert set(_cli.names(arguments.variant)) <= set(ladder(arguments.precision))
+        assert set(cli.names(arguments.variant)) <= set(ladder(arguments.precision))
         workload = floor._workload(arguments, PRESETS[arguments.model])
         assert workload.contexts == arguments.context
 

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from experiments import growth
-from profiling import growth as points_and_steps
-from profiling.growth import Point, points, slope_over_bytes, slopes, steps_by_axis
-from profiling.metrics import Measured
-from profiling.record import RunFolder
-from profiling.work import weights_read_bytes
+from profiling.cost.work import weights_read_bytes
+from profiling.measure import growth as points_and_steps
+from profiling.measure.growth import Point, points, slope_over_bytes, slopes, steps_by_axis
+from profiling.results.metrics import Measured
+from profiling.results.record import RunFolder
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 

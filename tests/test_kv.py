@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from profiling.expect import floor_bytes
 from profiling.gate import Gate
-from profiling.memory import decoder_bytes, storage_bytes
+from profiling.measure.expect import floor_bytes
+from profiling.measure.memory import decoder_bytes, storage_bytes
 from tests.conftest import CONFIGS
 from variants.decoder import Decoder
-from variants.kv import KV_ROUNDING, NarrowCache, as_stored, kv_element_bytes
 from variants.ladder import ladder
 from variants.model import random_model
+from variants.slots.kv import KV_ROUNDING, NarrowCache, as_stored, kv_element_bytes
 from variants.spec import Variant
 
 
@@ -98,8 +98,11 @@ def test_a_scale_of_another_token_is_caught(tiny) -> None:
     [
         ({"cache": "paged", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
         ({"cache": "concat", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
-        ({"cache": "paged", "body": "one launch"}, "body 'one launch' reads a static cache"),
-        ({"cache": "static", "kv": "int8", "body": "one launch"}, "body 'one launch' reads a static cache"),
+        ({"cache": "paged", "backend": "one launch"}, "backend 'one launch' reads a static cache"),
+        (
+            {"cache": "static", "kv": "int8", "backend": "one launch"},
+            "backend 'one launch' reads a static cache",
+        ),
     ],
 )
 def test_pairs_that_are_not_written_are_refused(slots: dict[str, str], words: str) -> None:

@@ -44,7 +44,7 @@ def test_a_replay_over_a_growing_cache_is_refused(cache: str, executor: str) -> 
 
 
 def test_an_unknown_filling_is_refused() -> None:
-    with pytest.raises(ValueError, match="cache has no filling 'ring'"):
+    with pytest.raises(ValueError, match="cache has no option 'ring'"):
         Variant("odd", "nothing", cache="ring")
 
 

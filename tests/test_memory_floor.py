@@ -9,17 +9,18 @@ import pytest
 import torch
 from torch import Tensor
 
-from profiling import ceilings, rounds
-from profiling.ceilings import FloorReader
-from profiling.expect import floor_bytes, weights_read_whole
-from profiling.work import kv_read_bytes, weights_read_bytes
+from profiling.cost.work import kv_read_bytes, weights_read_bytes
+from profiling.measure import peaks as ceilings
+from profiling.measure import rounds
+from profiling.measure.expect import floor_bytes, weights_read_whole
+from profiling.measure.peaks import FloorReader
+from variants.backends.one_launch import why_no_one_launch
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import random_model
-from variants.one_launch import why_no_one_launch
-from variants.pages import why_no_huge_pages
-from variants.precision import QUANTISED, WEIGHT_BYTES
+from variants.slots.pages import why_no_huge_pages
+from variants.slots.precision import QUANTISED, WEIGHT_BYTES
 
 CPU = torch.device("cpu")
 TINY = PRESETS["tiny"]
@@ -81,8 +82,8 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
     reads: list[list[Tensor]],
 ) -> None:
     decoders = [_decoder("onelaunch"), _decoder("onelaunch-huge"), _decoder("onelaunch-int8")]
-    subjects: list[Any] = [SimpleNamespace(decoder=d, contexts=(10,)) for d in decoders]
-    readers = rounds._readers(subjects, CPU)
+    cases: list[Any] = [SimpleNamespace(decoder=d, contexts=(10,)) for d in decoders]
+    readers = rounds._readers(cases, CPU)
 
     def pointers(decoder: Decoder, pages: str) -> tuple[set[int], set[int]]:
         reads.clear()

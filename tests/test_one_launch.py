@@ -13,16 +13,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from profiling.expect import step_ops
+from profiling.analysis.phases import add_phases, phase_table
 from profiling.gate.gate import Gate
-from profiling.phases import add_phases, phase_table
-from profiling.tracing import trace_steps
+from profiling.measure.expect import step_ops
+from profiling.measure.tracing import trace_steps
+from variants.backends.one_launch import PHASES, OneLaunch, PlainRead, Span, why_no_one_launch
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import GPT, random_model
-from variants.one_launch import PHASES, OneLaunch, PlainRead, Span, why_no_one_launch
 
 if why_no_one_launch("cpu"):
     pytest.skip(str(why_no_one_launch("cpu")), allow_module_level=True)
@@ -67,8 +67,8 @@ def forced(decoder: Decoder, tokens: Tensor, prompt: int = 3) -> Tensor:
 
 
 def launch(decoder: Decoder) -> OneLaunch:
-    assert isinstance(decoder.body, OneLaunch)
-    return decoder.body
+    assert isinstance(decoder.backend, OneLaunch)
+    return decoder.backend
 
 
 @pytest.mark.parametrize("batch", [1, 4])
@@ -123,14 +123,14 @@ def test_batch_rows_equal_solo_rows(rung: str, batch: int, odd: GPT) -> None:
 def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
     decoder = Decoder(ladder()[rung], tiny, capacity=8)
     decoder.prefill(stream(tiny, 1, 7))
-    body, cache = launch(decoder), decoder.cache
+    backend, cache = launch(decoder), decoder.cache
     before = [t.clone() for t in cache.buffers()]
     with pytest.raises(IndexError, match="token 101 is outside the vocabulary of 101"):
-        body.step(torch.full((1, 1), 101))
+        backend.step(torch.full((1, 1), 101))
     assert all(a.equal(b) for a, b in zip(before, cache.buffers(), strict=True))
     decoder.step(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(RuntimeError, match="no room for a token after 8 in a cache of 8 slots"):
-        body.step(torch.zeros(1, 1, dtype=torch.int64))
+        backend.step(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(UserError, match="capacity of 8"):
         decoder.step(torch.zeros(1, 1, dtype=torch.int64))
     assert decoder.length == 8
@@ -177,19 +177,19 @@ def test_phases_are_a_table_and_off_by_default(tiny: GPT) -> None:
     torch.set_num_threads(2)
     decoder = Decoder(ladder()["onelaunch"], tiny)
     decoder.prefill(stream(tiny, 1, 4))
-    body = launch(decoder)
+    backend = launch(decoder)
     decoder.advance()
-    assert body.spans() == []
-    body.watch(True)
+    assert backend.spans() == []
+    backend.watch(True)
     for _ in range(3):
         decoder.advance()
-    spans = body.spans()
+    spans = backend.spans()
     assert len(spans) == 3 * 2 * (2 + 5 * tiny.config.n_layer)
     assert all(span.end_ns >= span.start_ns for span in spans)
     table = phase_table(spans)
     assert tuple(table.index) == PHASES
     assert table.share.sum() == pytest.approx(1)
-    assert body.spans() == []
+    assert backend.spans() == []
 
 
 def test_phase_table_by_hand() -> None:

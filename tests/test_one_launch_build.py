@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from variants import build_cache
+from variants.backends.one_launch import build, why_no_one_launch
 from variants.errors import UserError
-from variants.one_launch import build, why_no_one_launch
 
 if why_no_one_launch("cpu"):
     pytest.skip(str(why_no_one_launch("cpu")), allow_module_level=True)

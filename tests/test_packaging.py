@@ -99,7 +99,7 @@ def test_installed_command_measures_and_reports_outside_the_checkout(installed: 
 
 
 def test_installed_command_finds_the_sources_of_the_kernel(installed: Path, tmp_path: Path) -> None:
-    where = "files('variants.one_launch') / 'csrc' / 'op.cpp'"
+    where = "files('variants.backends.one_launch') / 'csrc' / 'op.cpp'"
     look = f"from importlib.resources import files; print(({where}).is_file())"
     assert checked([str(installed / "python"), "-c", look], tmp_path).strip() == "True"
 

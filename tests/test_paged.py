@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
 from tests.conftest import CONFIGS
-from variants.blocks import BlockPool, blocks_for
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
-from variants.paged import PagedCache, prefill_shared
+from variants.slots.blocks import BlockPool, blocks_for
+from variants.slots.paged_cache import PagedCache, prefill_shared
 
 ONE = GPTConfig(n_layer=1, n_head=1, n_embd=1, n_ctx=64, vocab_size=4)
 SIZE, BLOCKS = 4, 9

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from experiments import _paging, paging
-from experiments._serving import Blocks, Request, Slabs, lengths, serve
+from experiments import paging
+from profiling.measure.paging import prefixes
+from profiling.sizing.serving import Blocks, Request, Slabs, lengths, serve
 from variants.errors import UserError
 
 LIMIT = 64
@@ -66,7 +67,7 @@ def test_the_mix_is_the_same_for_a_seed_and_fits_the_model() -> None:
 
 
 def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
-    found = _paging.prefixes(tiny, "float32", paging.LAYOUTS, prompts=4, seed=0)
+    found = prefixes(tiny, "float32", paging.LAYOUTS, prompts=4, seed=0)
     plain, end, front = (paging.hit_rate(found[layout]) for layout in paging.LAYOUTS)
     shared = 32  # tokens of the system prompt, from the second prompt on; 8 are the question
     assert plain == 3 * shared / (4 * 40)

@@ -15,7 +15,7 @@ from experiments import peers
 from profiling.peers import checkpoint, compare, engines, graphs, worker
 from profiling.peers.peer import Peer, Task
 from profiling.peers.worker import Visit, Worker
-from profiling.record import RunFolder
+from profiling.results.record import RunFolder
 from reports import build
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder

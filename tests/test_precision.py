@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from variants.backends.one_launch import why_no_one_launch
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT, random_model
-from variants.one_launch import why_no_one_launch
-from variants.precision import (
+from variants.slots.precision import (
     BLOCK,
     GROUP,
     QUANTISED,
@@ -36,7 +36,7 @@ def linear(inputs: int, outputs: int, seed: int, bias: bool = True) -> nn.Linear
 
 
 def modules_rung(precision: str) -> Variant:
-    """The modules body at this precision: plain PyTorch arithmetic."""
+    """The modules backend at this precision: plain PyTorch arithmetic."""
     return ladder()["sdpa"].then(f"modules {precision}", "", precision=precision)
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from profiling import work
-from profiling.predict_device import DEVICES, main, predict
+from profiling.cost import work
+from profiling.cost.predict_device import DEVICES, main, predict
 from variants.config import PRESETS
 
 GPT2 = PRESETS["gpt2"]

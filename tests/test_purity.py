@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from experiments import purity
-from experiments._demo import attentive
-from experiments._published import PUBLISHED
-from experiments._purity import SequenceNorm, agreement, measure, run
+from experiments.shared.demo import attentive
+from experiments.shared.published import PUBLISHED
+from profiling.gate.purity import SequenceNorm, agreement, measure, run
 from tests.conftest import CONFIGS
 from variants.decoder import Decoder
 from variants.errors import UserError

@@ -16,9 +16,9 @@ from floor_run import AGAIN, BASELINE, GOLDEN, Record, copied, section, tables, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.record import RunFolder
-from profiling.stats import Interval
-from profiling.verdict import Numbers, judge
+from profiling.results.record import RunFolder
+from profiling.results.stats import Interval
+from profiling.results.verdict import Numbers, judge
 from reports.build import build
 from reports.numbers import interval, number
 

@@ -9,9 +9,9 @@ import pytest
 from floor_run import Record, copied, section, tables, text_of
 from synthetic_trace import eager, replayed
 
-from profiling.predict import Costs
-from profiling.record import RunFolder
-from profiling.trace_analysis import analyse
+from profiling.analysis.predict import Costs
+from profiling.analysis.trace_analysis import analyse
+from profiling.results.record import RunFolder
 from reports.build import build
 
 STEP_MS = {"sdpa": 0.250, "cudagraph": 0.050}  # 10 kernels of 3 us: busy 30 us, the memory floor 20 us

@@ -16,7 +16,7 @@ import pytest
 from floor_run import Record, copied, tables
 from markupsafe import Markup
 
-from profiling.record import RunFolder
+from profiling.results.record import RunFolder
 from reports.build import build, html, study, title
 from reports.sections import sections
 

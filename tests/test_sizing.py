@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from experiments import sizing
-from experiments._cli import run
-from experiments._published import PUBLISHED, Check
-from experiments._reproduced import sizing_checks
-from profiling.capacity import BLOCK_TOKENS, GIB, doubling, plan
-from profiling.hf_config import read_shape, shape_from_config
-from profiling.model_families import FAMILIES, KNOWN_CONFIGS
-from profiling.model_shape import (
+from experiments.shared.cli import run
+from experiments.shared.published import PUBLISHED, Check
+from experiments.shared.reproduced import sizing_checks
+from profiling.sizing.capacity import BLOCK_TOKENS, GIB, doubling, plan
+from profiling.sizing.hf_config import read_shape, shape_from_config
+from profiling.sizing.model_families import FAMILIES, KNOWN_CONFIGS
+from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
     ModelShape,

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.record import RunFolder, write_atomically
-from profiling.stats import (
+from profiling.measure.workload import Workload
+from profiling.results.record import RunFolder, write_atomically
+from profiling.results.stats import (
     Interval,
     difference_interval,
     intercepts,
@@ -20,8 +21,7 @@ from profiling.stats import (
     quantiles,
     ratio_interval,
 )
-from profiling.verdict import Numbers, busy_ms, judge
-from profiling.workload import Workload
+from profiling.results.verdict import Numbers, busy_ms, judge
 from variants.config import PRESETS
 from variants.errors import UserError
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from variants.capture_rules import CaptureError, check_capturable
 from variants.decoder import Decoder
+from variants.executors.capture_rules import CaptureError, check_capturable
+from variants.executors.tape import record
 from variants.ladder import ladder
-from variants.tape import record
 
 
 def nothing() -> None:

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.attribution import Attribution, attribute, cautions, integrity
-from profiling.explain import as_json, explain
-from profiling.picture import picture
-from profiling.predict import Costs, replay
-from profiling.reading import main_device, read
+from profiling.analysis.attribution import Attribution, attribute, cautions, integrity
+from profiling.analysis.explain import as_json, explain
+from profiling.analysis.picture import picture
+from profiling.analysis.predict import Costs, replay
+from profiling.analysis.reading import main_device, read
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.summary import file_numbers, window_numbers
 from tests.synthetic_trace import Synthetic, eager, replayed

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from profiling.attribution import attribute
-from profiling.predict import Costs, replay
+from profiling.analysis.attribution import attribute
+from profiling.analysis.predict import Costs, replay
 from profiling.trace import load, ops, steps
 from profiling.trace.names import op_class
 from tests.synthetic_trace import Synthetic

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.attribution import attribute, cautions, integrity
-from profiling.explain import Explanation, explain
+from profiling.analysis.attribution import attribute, cautions, integrity
+from profiling.analysis.explain import Explanation, explain
 from profiling.trace import load, steps
 from profiling.trace.summary import file_numbers, window_numbers
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from profiling.explain import as_json, explain
+from profiling.analysis.explain import as_json, explain
 from profiling.trace import load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES
 from profiling.trace.redact import redact

@@ -1,7 +1,7 @@
 """What the compiler makes of the kernels, for GPUs that are not here.
 
 Compiled in a process of its own, since kernels in this one are interpreted. The default run compiles for one
-device; the slow ones for all of them, as `python -m variants.triton_step.aot` does.
+device; the slow ones for all of them, as `python -m variants.backends.triton_step.aot` does.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TARGETS = [
 @functools.cache
 def compiled(arch: int, precision: str, batch: int) -> dict[str, dict[str, Any]]:
     """kernel -> the compiler's report."""
-    command = [sys.executable, "-m", "variants.triton_step.aot", "--json", "--arch", str(arch)]
+    command = [sys.executable, "-m", "variants.backends.triton_step.aot", "--json", "--arch", str(arch)]
     command += ["--precision", precision, "--batch", str(batch)]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)

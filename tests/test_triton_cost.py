@@ -16,11 +16,11 @@ import numpy as np
 import torch
 from triton.runtime import interpreter
 
-from profiling import work
+from profiling.cost import work
 from tests.triton_reference import Case
+from variants.backends.triton_step import cost, ops, steps
+from variants.backends.triton_step.plan import Setting, plan
 from variants.config import PRESETS, GPTConfig
-from variants.triton_step import bodies, cost, ops
-from variants.triton_step.plan import Setting, plan
 
 CONFIG = GPTConfig(n_layer=2, n_head=4, n_embd=24, n_kv_head=2, n_ctx=24, vocab_size=37, n_inner=40)
 
@@ -68,8 +68,8 @@ def test_every_kernel_touches_the_bytes_that_its_cost_states(
 ) -> None:
     case = Case(CONFIG, precision, length, batch)
     case.token.copy_(torch.arange(batch)[:, None])  # different tokens: different embedding rows
-    body = bodies.TritonStep(case.model, case.cache, programs=9, block=4)
-    g, seen = body.geometry, []
+    backend = steps.TritonStep(case.model, case.cache, programs=9, block=4)
+    g, seen = backend.geometry, []
     first = cost.qkv(g, True, tokens=batch)
     layer = [cost.qkv(g, False), cost.attend(g, length), cost.out(g), cost.up(g), cost.down(g)]
     expected = [first, *layer[1:], *layer, cost.head(g)]
@@ -84,14 +84,14 @@ def test_every_kernel_touches_the_bytes_that_its_cost_states(
 
     for name in ("qkv", "attend", "residual", "up", "head"):
         monkeypatch.setattr(ops, name, counting(getattr(ops, name)))
-    body.step(case.token)
+    backend.step(case.token)
     assert seen == [(c.read_bytes, c.written_bytes) for c in expected]
 
 
 @pytest.mark.parametrize("weight_bytes", [4, 2, 1])
 @pytest.mark.parametrize("length", [0, 100, 1000])
 def test_the_step_reads_little_more_than_the_floor_counts(weight_bytes: int, length: int) -> None:
-    """Against the independent count of `profiling.work`; activations between kernels come on top."""
+    """Against the independent count of `profiling.cost.work`; activations between kernels come on top."""
     c = PRESETS["gpt2"]
     shape = (c.n_layer, c.n_head, c.n_kv_head, c.n_embd, c.n_inner, c.vocab_size, c.n_ctx, 1)
     g = plan(Setting(*shape, weight_bytes=weight_bytes, half=weight_bytes == 2, programs=132), 1e-5)

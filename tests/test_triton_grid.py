@@ -16,14 +16,14 @@ import torch
 
 from tests.triton_emulator import Emulated
 from tests.triton_reference import Case
+from variants.backends.triton_step import kernels, persistent, steps
 from variants.config import GPTConfig
-from variants.triton_step import bodies, kernels, persistent
 
 CONFIG = GPTConfig(n_layer=2, n_head=3, n_embd=24, n_ctx=24, vocab_size=37, n_inner=40)
 
 
-def one_launch(case: Case, programs: int, **options: int) -> bodies.OneLaunch:
-    return bodies.OneLaunch(case.model, case.cache, programs=programs, resident=programs, block=4, **options)
+def one_launch(case: Case, programs: int, **options: int) -> steps.OneLaunch:
+    return steps.OneLaunch(case.model, case.cache, programs=programs, resident=programs, block=4, **options)
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def test_one_launch_of_several_programs(
 ) -> None:
     monkeypatch.setattr(persistent, "one_step", Emulated(persistent.one_step, seed))
     case = Case(CONFIG, "float32", length)
-    body = one_launch(case, programs)
+    backend = one_launch(case, programs)
     for _ in range(1 if length == 23 else 2):
-        case.check_step(body)
-    body.verify()
+        case.check_step(backend)
+    backend.verify()
 
 
 @pytest.mark.slow
@@ -60,7 +60,7 @@ def test_a_kernel_per_phase_with_its_programs_interleaved(seed: int, monkeypatch
     for name in ("attend_kernel", "head_kernel", "qkv_kernel"):
         monkeypatch.setattr(kernels, name, Emulated(getattr(kernels, name), seed))
     case = Case(CONFIG, "float32", 17)
-    case.check_step(bodies.TritonStep(case.model, case.cache, programs=9, block=4))
+    case.check_step(steps.TritonStep(case.model, case.cache, programs=9, block=4))
 
 
 class PartlyResident(Emulated):
@@ -75,16 +75,16 @@ def test_a_program_that_never_runs_is_an_error_and_not_a_hang(monkeypatch: pytes
     monkeypatch.setattr(persistent, "one_step", PartlyResident(real))
     case = Case(CONFIG, "float32", 9)
     token, held = case.token.clone(), int(case.cache.length)
-    body = one_launch(case, 3, polls=40)
-    body.step(case.token)
+    backend = one_launch(case, 3, polls=40)
+    backend.step(case.token)
     with pytest.raises(RuntimeError, match=r"grid barrier timed out after 40 polls: not all 3 programs"):
-        body.verify()
+        backend.verify()
     monkeypatch.setattr(persistent, "one_step", Emulated(real))
-    body.polls = bodies.POLLS
+    backend.polls = steps.POLLS
     case.token.copy_(token)
     case.cache.rewind(held)
-    case.check_step(body)  # the barrier has been put back, and the step works again
-    body.verify()
+    case.check_step(backend)  # the barrier has been put back, and the step works again
+    backend.verify()
 
 
 def test_without_the_watchdog_it_would_hang(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -96,14 +96,14 @@ def test_without_the_watchdog_it_would_hang(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_grid_is_clamped_to_what_is_resident() -> None:
     case = Case(CONFIG, "float32", 9)
-    body = bodies.OneLaunch(case.model, case.cache, programs=1000, resident=5)
-    assert body.geometry.programs == 5
+    backend = steps.OneLaunch(case.model, case.cache, programs=1000, resident=5)
+    assert backend.geometry.programs == 5
     assert (
-        bodies.OneLaunch(case.model, case.cache).geometry.programs == 1
+        steps.OneLaunch(case.model, case.cache).geometry.programs == 1
     )  # the interpreter runs one at a time
 
 
 def test_scratch_is_poisoned_so_that_reading_what_no_phase_wrote_shows() -> None:
     case = Case(CONFIG, "float32", 9)
-    body = bodies.TritonStep(case.model, case.cache, programs=2, block=4)
-    assert all(torch.isnan(t).all() for t in body.scratch if t.is_floating_point())
+    backend = steps.TritonStep(case.model, case.cache, programs=2, block=4)
+    assert all(torch.isnan(t).all() for t in backend.scratch if t.is_floating_point())

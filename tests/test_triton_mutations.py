@@ -21,12 +21,12 @@ if os.environ.get("TRITON_INTERPRET") != "1":
 
 import torch
 
-import variants.triton_step
+import variants.backends.triton_step
 from tests.triton_emulator import Emulated
 from tests.triton_reference import Case
 from variants.config import GPTConfig
 
-PACKAGE = Path(variants.triton_step.__file__).parent
+PACKAGE = Path(variants.backends.triton_step.__file__).parent
 CONFIG = GPTConfig(n_layer=2, n_head=4, n_embd=24, n_kv_head=2, n_ctx=24, vocab_size=37, n_inner=40)
 FUSED, EMULATED = "a kernel per phase", "one launch, interleaved"
 
@@ -63,11 +63,13 @@ def mutant(name: str, bug: Bug, folder: Path) -> ModuleType:
         if file.name == bug.file:
             assert text.count(bug.right) == 1, f"the line to break is not there once: {bug.right}"
             text = text.replace(bug.right, bug.wrong)
-        text = text.replace("variants.triton_step", package).replace('"triton_step::', f'"{package}::')
+        text = text.replace("variants.backends.triton_step", package).replace(
+            '"triton_step::', f'"{package}::'
+        )
         file.write_text(text, encoding="utf-8")
     sys.path.insert(0, str(folder))
     try:
-        importlib.import_module(f"{package}.bodies")
+        importlib.import_module(f"{package}.steps")
         return sys.modules[package]
     finally:
         sys.path.remove(str(folder))
@@ -76,13 +78,13 @@ def mutant(name: str, bug: Bug, folder: Path) -> ModuleType:
 def fused(package: Any) -> None:
     """Two steps of a kernel per phase; twins in the vocabulary make ties."""
     case = Case(CONFIG, "float32", 13)
-    body = package.bodies.TritonStep(case.model, case.cache, programs=9, block=4)
+    backend = package.steps.TritonStep(case.model, case.cache, programs=9, block=4)
     for _ in range(2):
-        case.check_step(body)
+        case.check_step(backend)
     tied = Case(CONFIG, "float32", 5)
     with torch.no_grad():
         tied.model.wte.weight.copy_(tied.model.wte.weight[:1].expand(CONFIG.vocab_size, -1).clone())
-    package.bodies.TritonStep(tied.model, tied.cache, programs=9, block=4).step(tied.token)
+    package.steps.TritonStep(tied.model, tied.cache, programs=9, block=4).step(tied.token)
     assert int(tied.token) == 0, "the lowest index wins a tie"
 
 
@@ -92,8 +94,8 @@ def interleaved(package: Any) -> None:
     for seed in range(4):
         package.persistent.one_step = Emulated(real, 100 * seed, limit=20_000)
         case = Case(CONFIG, "float32", 9)
-        body = package.bodies.OneLaunch(case.model, case.cache, programs=4, resident=4, block=4)
-        case.check_step(body)
+        backend = package.steps.OneLaunch(case.model, case.cache, programs=4, resident=4, block=4)
+        case.check_step(backend)
 
 
 QUICK = ("old tail visible",)  # the others are marked slow

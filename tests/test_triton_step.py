@@ -17,14 +17,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.triton_reference import PHASES, Case, check_phases
-from variants.capture_rules import check_capturable
+from variants.backends.triton_step import steps
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
+from variants.executors.capture_rules import check_capturable
+from variants.executors.tape import record
 from variants.model import random_model
-from variants.precision import convert
+from variants.slots.precision import convert
 from variants.spec import Variant
-from variants.tape import record
-from variants.triton_step import bodies
 
 BLOCK = 4  # keys per tile: small, so that a few tokens cross its edges
 CONFIGS = {
@@ -48,8 +48,8 @@ AXES = [
 ]
 
 
-def fused(case: Case, programs: int = 3, **options: object) -> bodies.TritonStep:
-    return bodies.TritonStep(case.model, case.cache, programs=programs, block=BLOCK, **options)  # type: ignore[arg-type]
+def fused(case: Case, programs: int = 3, **options: object) -> steps.TritonStep:
+    return steps.TritonStep(case.model, case.cache, programs=programs, block=BLOCK, **options)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("precision", "length", "batch"), AXES)
@@ -68,17 +68,17 @@ def test_each_kernel_agrees_with_float64(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_one_program_in_one_launch_agrees_with_float64(precision: str, batch: int) -> None:
     case = Case(CONFIGS["grouped"], precision, 9, batch)
-    body = bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = steps.OneLaunch(case.model, case.cache, block=BLOCK)
     for _ in range(2):
-        case.check_step(body)
-    body.verify()
+        case.check_step(backend)
+    backend.verify()
 
 
 @pytest.mark.parametrize("schedule", ["fused", "one launch"])
 def test_batch_of_sixteen(schedule: str) -> None:
     case = Case(CONFIGS["tiny"], "float32", 5, batch=16)
     case.check_step(
-        fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+        fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
     )
 
 
@@ -121,8 +121,8 @@ def test_logits_that_are_not_numbers_give_a_token_of_the_vocabulary() -> None:
 def test_float64_and_four_bits_are_refused() -> None:
     case = Case(CONFIGS["tiny"], "float32", 3)
     for model in (convert(case.model, "float64"), convert(case.model, "int4")):
-        with pytest.raises(UserError, match="Triton bodies"):
-            bodies.TritonStep(model, case.cache)
+        with pytest.raises(UserError, match="Triton backends"):
+            steps.TritonStep(model, case.cache)
 
 
 def test_weights_off_a_16_byte_boundary_are_refused() -> None:
@@ -130,14 +130,14 @@ def test_weights_off_a_16_byte_boundary_are_refused() -> None:
     shifted = torch.empty(case.model.ln_f.weight.numel() + 1)[1:]
     case.model.ln_f.weight = torch.nn.Parameter(shifted, requires_grad=False)
     with pytest.raises(UserError, match="16-byte"):
-        bodies.OneLaunch(case.model, case.cache)
+        steps.OneLaunch(case.model, case.cache)
 
 
 @pytest.mark.parametrize("schedule", ["fused", "one launch"])
 def test_the_step_can_be_captured(schedule: str) -> None:
     """The rules of a CUDA graph, on the op tape: no host value, fixed shapes, one operator per kernel."""
     case = Case(CONFIGS["tiny"], "float32", 3)
-    body = fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
     token, held = case.token.clone(), int(case.cache.length)
 
     def restore() -> None:
@@ -145,8 +145,8 @@ def test_the_step_can_be_captured(schedule: str) -> None:
         case.cache.rewind(held)
 
     with torch.inference_mode():
-        check_capturable(body.step, case.token, restore)
-        tape = record(body.step, case.token, restore)
+        check_capturable(backend.step, case.token, restore)
+        tape = record(backend.step, case.token, restore)
     launched = [call.func.name().split("::")[1] for call in tape.calls if "triton_step" in call.func.name()]
     per_layer = ["qkv", "attend", "residual", "up", "residual"]
     assert launched == ([*per_layer * 2, "head"] if schedule == "fused" else ["one_step"])
@@ -163,33 +163,33 @@ def test_the_step_can_be_captured(schedule: str) -> None:
 @pytest.mark.parametrize("schedule", ["fused", "one launch"])
 def test_torch_compile_sees_every_kernel(schedule: str) -> None:
     case = Case(CONFIGS["tiny"], "float32", 3)
-    body = fused(case) if schedule == "fused" else bodies.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
     seen: list[str] = []
 
-    def backend(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
+    def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
         seen.extend(str(node.target) for node in graph.graph.nodes if node.op == "call_function")
         return graph.forward
 
     expected = case.reference()
-    logits = torch.compile(body.step, backend=backend, fullgraph=True)(case.token)
+    logits = torch.compile(backend.step, backend=compiler, fullgraph=True)(case.token)
     assert len(seen) == (11 if schedule == "fused" else 1)
     assert (logits.double() - expected.step()).abs().max() < 1e-5
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("body", ["fused Triton", "one launch"])
-def test_the_gate_passes(body: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("backend", ["fused Triton", "one launch"])
+def test_the_gate_passes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The proof that a rung needs before it may have a time, over the interpreter."""
     from profiling.gate import Gate
     from variants import decoder
     from variants.ladder import ladder
 
     def build(variant: Variant, model: object, cache: object) -> object:
-        return None if variant.body == "modules" else made(model, cache)
+        return None if variant.backend == "modules" else made(model, cache)
 
-    made = {"fused Triton": bodies.TritonStep, "one launch": bodies.OneLaunch}[body]
-    monkeypatch.setattr(decoder, "build_body", build)
+    made = {"fused Triton": steps.TritonStep, "one launch": steps.OneLaunch}[backend]
+    monkeypatch.setattr(decoder, "build_backend", build)
     model = random_model(CONFIGS["grouped"], 1)
-    variant = ladder()["sdpa"].then("interpreted", "for this test", body=body)
+    variant = ladder()["sdpa"].then("interpreted", "for this test", backend=backend)
     result = Gate(model, "float32", steps=6, forced=14).check(decoder.Decoder(variant, model))
     assert (result.status, result.reason) == ("pass", "")

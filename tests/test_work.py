@@ -15,11 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments import work as experiment
-from experiments._cli import run
-from experiments._published import PUBLISHED, Check
-from experiments._reproduced import LLAMA, TOY, work_checks
-from profiling import work
-from profiling.matmul_counter import MatmulCounter
+from experiments.shared.cli import run
+from experiments.shared.published import PUBLISHED, Check
+from experiments.shared.reproduced import LLAMA, TOY, work_checks
+from profiling.cost import work
+from profiling.cost.matmul_counter import MatmulCounter
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -30,7 +30,7 @@ ODD = GPTConfig(
     n_layer=3, n_head=6, n_embd=42, n_kv_head=2, n_ctx=48, vocab_size=91, n_inner=97, tied_head=False
 )
 MQA = GPTConfig(n_layer=2, n_head=5, n_embd=40, n_kv_head=1, n_ctx=40, vocab_size=33)
-EAGER = [v for v in ladder().values() if v.executor == "eager" and v.body == "modules"]
+EAGER = [v for v in ladder().values() if v.executor == "eager" and v.backend == "modules"]
 
 configs = st.builds(
     lambda layers, heads, group, dim, inner, vocab, tied: GPTConfig(
@@ -194,7 +194,7 @@ def test_a_product_without_a_formula_is_refused() -> None:
 
 
 def test_counting_needs_no_torch() -> None:
-    code = "import sys, profiling.work, experiments.work; sys.exit('torch' in sys.modules)"
+    code = "import sys, profiling.cost.work, experiments.work; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 

@@ -92,13 +92,13 @@ class Emulated:
 
 
 def _interleave(kernel: Any, programs: int, seed: int, limit: int, arguments: Any, options: Any) -> None:
-    body = kernel.rewrite()
+    backend = kernel.rewrite()
     baton = Baton(programs, seed, limit)
 
     def all_programs(**bound: Any) -> None:
         interpreter.interpreter_builder.set_grid_dim(programs, 1, 1)
         threads = [
-            threading.Thread(target=baton.run, args=(i, lambda: body(**bound)), daemon=True)
+            threading.Thread(target=baton.run, args=(i, lambda: backend(**bound)), daemon=True)
             for i in range(programs)
         ]
         for thread in threads:
@@ -109,9 +109,9 @@ def _interleave(kernel: Any, programs: int, seed: int, limit: int, arguments: An
         if baton.error is not None:
             raise baton.error
 
-    all_programs.__signature__ = inspect.signature(body)  # type: ignore[attr-defined]
-    all_programs.__annotations__ = body.__annotations__
-    executor = interpreter.GridExecutor(body, kernel.arg_names, (1,))
+    all_programs.__signature__ = inspect.signature(backend)  # type: ignore[attr-defined]
+    all_programs.__annotations__ = backend.__annotations__
+    executor = interpreter.GridExecutor(backend, kernel.arg_names, (1,))
     executor.fn = all_programs
     with _Hooks(baton):
         executor(*arguments, **options)

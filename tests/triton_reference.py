@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from variants.caches import StaticCache
+from variants.backends.triton_step import ops, steps
 from variants.config import GPTConfig
 from variants.model import GPT, random_model
-from variants.precision import convert, exact_copy
-from variants.triton_step import bodies, ops
+from variants.slots.cache import StaticCache
+from variants.slots.precision import convert, exact_copy
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "int8": 2e-6}  # relative RMS, of a few layers of small models
 PHASES = ("qkv", "attend", "out", "up", "down")
@@ -108,11 +108,11 @@ class Case:
     def reference(self) -> Reference:
         return Reference(self.exact, self.cache, self.token)
 
-    def check_step(self, body: Any) -> None:
-        """One step of `body` against the reference: logits, token, length, appended keys and values."""
+    def check_step(self, backend: Any) -> None:
+        """One step of `backend` against the reference: logits, token, length, appended keys and values."""
         expected, n, token = self.reference(), int(self.cache.length), self.token.clone()
         with torch.inference_mode():
-            logits = body.step(self.token)
+            logits = backend.step(self.token)
             wanted = expected.step()
         assert relative(logits, wanted) < self.tolerance
         assert torch.equal(self.token[:, 0], logits.argmax(-1)), "the token is the argmax of the logits"
@@ -122,12 +122,14 @@ class Case:
             assert (mine[:, :, n + 1 :].float() == torch.tensor(1e3).to(mine).float()).all(), (
                 "a free slot changed"
             )
-        assert int(body.scratch.arrived.abs().max()) == 0 and body.scratch.counters.tolist() == [0, 0, 0], (
-            token
-        )
+        assert int(backend.scratch.arrived.abs().max()) == 0 and backend.scratch.counters.tolist() == [
+            0,
+            0,
+            0,
+        ], token
 
 
-def check_phases(case: Case, body: bodies.TritonStep, monkeypatch: Any) -> list[str]:
+def check_phases(case: Case, backend: steps.TritonStep, monkeypatch: Any) -> list[str]:
     """Run one step and compare after every operator; returns the phases seen."""
     reference, seen = case.reference(), []
 
@@ -139,7 +141,7 @@ def check_phases(case: Case, body: bodies.TritonStep, monkeypatch: Any) -> list[
             seen.append(phase_name)
             wanted = {"logits": reference.head()} if name == "head" else getattr(reference, phase_name)(layer)
             for buffer, value in wanted.items():
-                error = relative(written(body, buffer, layer, reference.n), value)
+                error = relative(written(backend, buffer, layer, reference.n), value)
                 assert error < case.tolerance, f"{phase_name} of layer {layer}: {buffer} off by {error:.1e}"
 
         return run
@@ -147,15 +149,15 @@ def check_phases(case: Case, body: bodies.TritonStep, monkeypatch: Any) -> list[
     for name in ("qkv", "attend", "residual", "up", "head"):
         monkeypatch.setattr(ops, name, compared(name, getattr(ops, name)))
     with torch.inference_mode():
-        body.step(case.token)
+        backend.step(case.token)
     return seen
 
 
-def written(body: bodies.TritonStep, buffer: str, layer: int, slot: int) -> Tensor:
+def written(backend: steps.TritonStep, buffer: str, layer: int, slot: int) -> Tensor:
     if buffer in ("k", "v"):
-        cached: Tensor = getattr(body.cache, buffer)[layer][:, :, slot]
+        cached: Tensor = getattr(backend.cache, buffer)[layer][:, :, slot]
         return cached
     if buffer == "logits":
-        return body.logits
-    values: Tensor = getattr(body.scratch, buffer)
+        return backend.logits
+    values: Tensor = getattr(backend.scratch, buffer)
     return values[0] if buffer == "x" else values

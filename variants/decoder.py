@@ -12,20 +12,20 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from variants.attention import ATTENTIONS
-from variants.bodies import Body, Modules
-from variants.caches import Cache, ConcatCache, NoCache, StaticCache
+from variants.backends.modules import Backend, Modules
+from variants.backends.one_launch import OneLaunch
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.executors import EXECUTORS, WarmUp
-from variants.heads import HEADS, all_positions
-from variants.kv import NarrowCache
-from variants.masks import MASKS
+from variants.executors.executor import EXECUTORS, WarmUp
 from variants.model import GPT, Head
-from variants.one_launch import OneLaunch
-from variants.paged import PagedCache
-from variants.pages import PAGES
-from variants.precision import convert
+from variants.slots.attention import ATTENTIONS
+from variants.slots.cache import Cache, ConcatCache, NoCache, StaticCache
+from variants.slots.head import HEADS, all_positions
+from variants.slots.kv import NarrowCache
+from variants.slots.mask import MASKS
+from variants.slots.paged_cache import PagedCache
+from variants.slots.pages import PAGES
+from variants.slots.precision import convert
 from variants.spec import Variant
 
 CACHES: dict[str, type[NoCache] | type[ConcatCache] | type[StaticCache] | type[PagedCache]] = {
@@ -43,23 +43,23 @@ def build_cache(variant: Variant, config: GPTConfig, batch: int, capacity: int, 
     return CACHES[variant.cache](config, batch, capacity, like)
 
 
-def build_body(variant: Variant, model: GPT, cache: Cache) -> Body | None:
-    """What a step runs through, where it is not the modules. The same rung may have one body per device."""
-    if variant.body == "modules":
+def build_backend(variant: Variant, model: GPT, cache: Cache) -> Backend | None:
+    """What a step runs through, where it is not the modules. A rung may have one per device."""
+    if variant.backend == "modules":
         return None
     assert isinstance(cache, StaticCache)
-    if variant.body == "one launch" and model.device.type == "cpu":
+    if variant.backend == "one launch" and model.device.type == "cpu":
         return OneLaunch(model, cache, variant.precision)
-    from variants.triton_step import bodies  # only where it is asked for: Triton is not everywhere
+    from variants.backends.triton_step import steps  # only where it is asked for: Triton is not everywhere
 
-    return (bodies.TritonStep if variant.body == "fused Triton" else bodies.OneLaunch)(model, cache)
+    return (steps.TritonStep if variant.backend == "fused Triton" else steps.OneLaunch)(model, cache)
 
 
 class Decoder:
     """A variant over one model, for `batch` rows of equal length and at most `capacity` tokens.
 
     `buckets` are the numbers of slots that fixed-shape steps attend over, ascending; the last one must
-    be the capacity. A step uses the smallest bucket that holds its context. One artefact (compiled step,
+    be the capacity. A step uses the smallest bucket that holds its context. One compiled step (compiled step,
     tape, graph) exists per bucket, built at its first use or by `warm_up`.
 
     Rows share one position: prompts of different lengths need one decoder each.
@@ -88,7 +88,7 @@ class Decoder:
         self.modules = Modules(
             self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
         )
-        self.body = build_body(variant, self.model, self.cache) or self.modules
+        self.backend = build_backend(variant, self.model, self.cache) or self.modules
         self.executor = EXECUTORS[variant.executor]()
         self.token = torch.zeros(batch, 1, dtype=torch.int64, device=model.device)
         self._steps: dict[int, Callable[[], Tensor]] = {}
@@ -129,8 +129,8 @@ class Decoder:
         return logits
 
     def verify(self) -> None:
-        """Raises RuntimeError where the body itself saw a step go wrong. Waits for the device."""
-        self.body.verify()
+        """Raises RuntimeError where the backend itself saw a step go wrong. Waits for the device."""
+        self.backend.verify()
 
     @torch.inference_mode()
     def rewind(self, n: int) -> None:
@@ -171,7 +171,7 @@ class Decoder:
 
     @torch.inference_mode()
     def warm_up(self, buckets: Sequence[int] = ()) -> list[WarmUp]:
-        """Build the artefacts of these buckets (default: all) and say what each cost."""
+        """Build the compiled steps of these buckets (default: all) and say what each cost."""
         if not self.variant.fixed_shape:
             return []
         for slots in buckets or self.buckets:
@@ -190,7 +190,7 @@ class Decoder:
                 self.cache.rewind(held)
                 self.token.copy_(token)
 
-            self._steps[key] = self.executor.build(self.body.step, self.token, restore)
+            self._steps[key] = self.executor.build(self.backend.step, self.token, restore)
         return self._steps[key]
 
     def _forward(self, tokens: Tensor, head: Head) -> Tensor:

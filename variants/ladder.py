@@ -76,9 +76,9 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
     ]
     if precision != "float64":  # the tests' oracle: no kernel is written for it
         triton = cudagraph.then(
-            "triton", "most kernels: five fused ones per layer and the head", body="fused Triton"
+            "triton", "most kernels: five fused ones per layer and the head", backend="fused Triton"
         )
-        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", body="one launch")
+        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend="one launch")
         rungs += [
             triton,
             *_less_precise(triton, {"triton-bf16": "bfloat16", "triton-int8": "int8"}),

@@ -1,4 +1,4 @@
-"""Why a variant cannot run here, if it cannot: one place that knows what each slot filling needs."""
+"""Why a variant cannot run here, if it cannot: one place that knows what each slot option needs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Callable
 from importlib.util import find_spec
 from os import environ
 
-from variants.one_launch.build import why_no_one_launch
-from variants.pages import why_no_huge_pages
+from variants.backends.one_launch.build import why_no_one_launch
+from variants.slots.pages import why_no_huge_pages
 from variants.spec import Variant
 
 
@@ -39,10 +39,12 @@ def why_no_int4(device: str) -> str | None:
     return None if device == "cpu" else "four-bit weights are written for the CPU"
 
 
-# (slot, filling) -> the check it must pass; of several reasons the first one here is given
+# (slot, option) -> the check it must pass; of several reasons the first one here is given
 REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
-    ("body", "fused Triton"): why_no_triton,
-    ("body", "one launch"): lambda device: (why_no_triton if device == "cuda" else why_no_one_launch)(device),
+    ("backend", "fused Triton"): why_no_triton,
+    ("backend", "one launch"): lambda device: (why_no_triton if device == "cuda" else why_no_one_launch)(
+        device
+    ),
     ("executor", "compiled"): why_no_compiler,
     ("executor", "compiled, C++ wrapper"): why_no_compiler,
     ("executor", "AOTInductor"): why_no_compiler,
@@ -56,7 +58,7 @@ REQUIREMENTS: dict[tuple[str, str], Callable[[str], str | None]] = {
 def why_not(variant: Variant, device: str) -> str | None:
     """None where the variant runs on this kind of device ("cpu", "cuda", "mps"), else the reason."""
     reasons = (
-        check(device) for (slot, filling), check in REQUIREMENTS.items() if variant.slot(slot) == filling
+        check(device) for (slot, option), check in REQUIREMENTS.items() if variant.slot(slot) == option
     )
     return next((reason for reason in reasons if reason), None)
 

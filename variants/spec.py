@@ -1,4 +1,4 @@
-"""What a variant is: a filling of the decoder's slots, one slot away from its parent.
+"""What a variant is: an option of the decoder's slots, one slot away from its parent.
 
 Torch-free, so that `--help` and `--list` stay fast.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 
-# slot -> the fillings that exist; the file of the slot holds the code of each
+# slot -> the options that exist; the file of the slot holds the code of each
 SLOTS: dict[str, tuple[str, ...]] = {
     "cache": ("none", "concat", "static", "paged"),
     "mask": ("per-layer float32", "shared bool", "computed"),
@@ -26,14 +26,14 @@ SLOTS: dict[str, tuple[str, ...]] = {
         "op tape",
         "CUDA graph",
     ),
-    "body": ("modules", "fused Triton", "one launch"),
+    "backend": ("modules", "fused Triton", "one launch"),
 }
 
 # caches whose tensors never change shape: the only ones that a recorded step can run over
 FIXED_SHAPE_CACHES = ("static", "paged")
 
-# a body that brings its own attention, mask or head ignores these slots; the report says so
-BODY_OWNS: dict[str, tuple[str, ...]] = {
+# a backend that brings its own attention, mask or head ignores these slots; the report says so
+BACKEND_OWNS: dict[str, tuple[str, ...]] = {
     "modules": (),
     "fused Triton": ("mask", "head", "attention"),
     "one launch": ("mask", "head", "attention"),
@@ -42,7 +42,7 @@ BODY_OWNS: dict[str, tuple[str, ...]] = {
 
 @dataclass(frozen=True)
 class Variant:
-    """One filling of all slots. `removes` says what the changed slot should take out of a step."""
+    """One option of all slots. `removes` says what the changed slot should take out of a step."""
 
     name: str
     removes: str
@@ -54,21 +54,21 @@ class Variant:
     kv: str = "as precision"
     pages: str = "default"
     executor: str = "eager"
-    body: str = "modules"
+    backend: str = "modules"
     parent: Variant | None = None
 
     def __post_init__(self) -> None:
         for slot, known in SLOTS.items():
             if self.slot(slot) not in known:
-                raise ValueError(f"{self.name}: {slot} has no filling {self.slot(slot)!r}; known: {known}")
-        if not self.fixed_shape and (self.executor != "eager" or self.body != "modules"):
+                raise ValueError(f"{self.name}: {slot} has no option {self.slot(slot)!r}; known: {known}")
+        if not self.fixed_shape and (self.executor != "eager" or self.backend != "modules"):
             raise ValueError(
-                f"{self.name}: executor {self.executor!r} and body {self.body!r} need a step of fixed shape, "
-                f"which cache {self.cache!r} does not give"
+                f"{self.name}: executor {self.executor!r} and backend {self.backend!r} need a step of fixed "
+                f"shape, which cache {self.cache!r} does not give"
             )
-        if (self.kv != "as precision" or self.cache == "paged") and self.body != "modules":
+        if (self.kv != "as precision" or self.cache == "paged") and self.backend != "modules":
             raise ValueError(
-                f"{self.name}: body {self.body!r} reads a static cache that is stored as precision"
+                f"{self.name}: backend {self.backend!r} reads a static cache that is stored as precision"
             )
         if self.kv != "as precision" and self.cache != "static":
             raise ValueError(f"{self.name}: kv {self.kv!r} is written for cache 'static', not {self.cache!r}")
@@ -102,8 +102,8 @@ class Variant:
 
     @property
     def owned_slots(self) -> tuple[str, ...]:
-        """Slots that the body fills itself."""
-        return BODY_OWNS[self.body]
+        """Slots that the backend fills itself."""
+        return BACKEND_OWNS[self.backend]
 
     def ancestors(self) -> Iterator[Variant]:
         """Parent first, root last."""

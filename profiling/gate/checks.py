@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from profiling.gate.oracle import Errors, Oracle, greedy_agreement, random_stream
-from variants.caches import StaticCache
 from variants.decoder import Decoder
 from variants.errors import UserError
-from variants.paged import PagedCache
+from variants.slots.cache import StaticCache
+from variants.slots.paged_cache import PagedCache
 
 CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
 LONG_PROMPT = 110  # more than the prompt whose prefill is timed

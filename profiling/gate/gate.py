@@ -16,10 +16,10 @@ from profiling.gate.oracle import Errors, Oracle, agreement_with
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import one_line
-from variants.kv import KV_ROUNDING
 from variants.ladder import BASELINE, ladder
 from variants.model import GPT, random_model
-from variants.precision import ROUNDING
+from variants.slots.kv import KV_ROUNDING
+from variants.slots.precision import ROUNDING
 from variants.spec import Variant
 
 ALLOWED = 2.0  # times the error of plain cached eager

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from variants.caches import ConcatCache
 from variants.config import GPTConfig
 from variants.decoder import Decoder
-from variants.kv import KV_ROUNDING, as_stored
 from variants.ladder import ladder
-from variants.masks import Where
 from variants.model import GPT
-from variants.precision import exact_copy
+from variants.slots.cache import ConcatCache
+from variants.slots.kv import KV_ROUNDING, as_stored
+from variants.slots.mask import Where
+from variants.slots.precision import exact_copy
 
 PIECE = 1 << 18  # values compared at once: logits of a whole text in float64 would not stay in any cache
 KEPT_SEQUENCES = 12  # more than there are checks: the variants of one run feed the same few texts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
-from profiling.stats import quantiles, ratio_interval
+from profiling.results.stats import quantiles, ratio_interval
 
 AGAINST = {
     "float32": "onelaunch",

@@ -119,7 +119,7 @@ def _in_a_line(error: Exception) -> RuntimeError:
 def _run(peer: Peer, visit: Visit) -> Timed:
     import torch
 
-    from profiling.clock import Clock
+    from profiling.measure.clock import Clock
 
     tokens = [peer.prefill(list(visit.prompt))]
 

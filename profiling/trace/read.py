@@ -20,7 +20,7 @@ from profiling.trace.source import LONG_TS, Source
 
 PIECE_BYTES = 1 << 18
 """Small enough for its objects to stay in the cache: larger pieces parse more slowly."""
-MOST_EXTENSIONS = 50
+MAX_EXTENSIONS = 50
 """How often a piece that was cut in the wrong place is made longer before it counts as broken."""
 _BETWEEN = re.compile(rb"\}\s*,\s*(?=\{)")
 _NEXT_EVENT = re.compile(r'\}?\s*,?\s*(\{\s*"(?:ph|name|cat|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
@@ -49,7 +49,7 @@ def _next_piece(source: Source, at: int) -> tuple[list[Any], int]:
     """Events from byte `at` and the position behind them; sets `source.tail` when the events are over."""
     text = source.text
     search_from = at + PIECE_BYTES
-    for _ in range(MOST_EXTENSIONS):
+    for _ in range(MAX_EXTENSIONS):
         boundary = _BETWEEN.search(text, search_from) if search_from < len(text) else None
         stop = boundary.start() + 1 if boundary else len(text)
         piece = text[at:stop]

@@ -5,16 +5,16 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-LEAST_REPEATS = 3
-LEAST_MATCH = 0.95
-LEAST_SHARE = 0.5
+MIN_REPEATS = 3
+MIN_MATCH = 0.95
+MIN_SHARE = 0.5
 """Of the sequence: what repeats in a corner of it is not its loop."""
 
 
 def find(
     codes: npt.NDArray[np.int64], starts: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
 ) -> tuple[int, int, int] | None:
-    """(first, period, count) of the longest repeating part of `codes` [n], None without `LEAST_REPEATS`
+    """(first, period, count) of the longest repeating part of `codes` [n], None without `MIN_REPEATS`
     repeats.
 
     Layers repeat inside a step, so the shortest period is the wrong one: the rarest symbols are tried
@@ -24,7 +24,7 @@ def find(
     """
     counts = np.bincount(codes)
     for symbol in np.argsort(counts, kind="stable"):
-        if counts[symbol] < LEAST_REPEATS:
+        if counts[symbol] < MIN_REPEATS:
             continue
         at = np.flatnonzero(codes == symbol)
         spacing = np.diff(at)
@@ -36,7 +36,7 @@ def find(
             first, length = run
             first = _phase(first, length, period, starts, ends)
             count = (run[0] + run[1] - first) // period
-            if count >= LEAST_REPEATS and count * period >= LEAST_SHARE * len(codes):
+            if count >= MIN_REPEATS and count * period >= MIN_SHARE * len(codes):
                 return first, period, count
     return None
 
@@ -45,11 +45,11 @@ def _longest_run(codes: npt.NDArray[np.int64], period: int) -> tuple[int, int] |
     """Start and length of the longest part in which nearly every element equals the one a period later."""
     same = codes[:-period] == codes[period:]
     whole = len(same) // period
-    if whole < LEAST_REPEATS - 1:
+    if whole < MIN_REPEATS - 1:
         return None
     # Sliding mean over one period: the part is good where it stays high.
     sums = np.concatenate([[0], np.cumsum(same)])
-    good = (sums[period:] - sums[:-period]) / period >= LEAST_MATCH
+    good = (sums[period:] - sums[:-period]) / period >= MIN_MATCH
     edges = np.flatnonzero(np.diff(np.concatenate([[0], good.astype(np.int8), [0]])))
     if not len(edges):
         return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from profiling.advice import advice, batch_rows, fastest
-from profiling.stats import Interval
-from profiling.verdict import Numbers
+from profiling.results.advice import advice, batch_rows, fastest
+from profiling.results.stats import Interval
+from profiling.results.verdict import Numbers
 from reports.content import Block, Bullets, Section, Study, Table, Text
 from reports.numbers import interval, number
 

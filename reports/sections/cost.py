@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling.metrics import closest_check
+from profiling.results.metrics import closest_check
 from reports import figures
 from reports.content import Figure, Section, Study, Table, Text
 from reports.numbers import code, megabytes, number, percent
@@ -19,7 +19,7 @@ def price(study: Study) -> Section | None:
         return None
     shown = [k for k in MEMORY if any(e["memory"][k] is not None for e in built.values())]
     rows = [
-        [code(name), number(e["warm_up_s"]), _artefacts(e), *(megabytes(e["memory"][k]) for k in shown)]
+        [code(name), number(e["warm_up_s"]), _compiled_steps(e), *(megabytes(e["memory"][k]) for k in shown)]
         for name, e in built.items()
     ]
     heads = [f"{k.removesuffix('_bytes')}, MB" for k in shown]
@@ -36,12 +36,12 @@ def price(study: Study) -> Section | None:
                 "Warm-up: building the decoder and stepping until nothing compiles, records or allocates. "
                 "Artefacts: what was compiled, recorded or captured, one per bucket of slots, seconds each."
             ),
-            Table(["variant", "warm-up, s", "artefacts, s", *heads], rows),
+            Table(["variant", "warm-up, s", "compiled steps, s", *heads], rows),
         ],
     )
 
 
-def _artefacts(entry: dict[str, Any]) -> str:
+def _compiled_steps(entry: dict[str, Any]) -> str:
     return " + ".join(number(cost["seconds"]) for cost in entry.get("warm_up", [])) or "none"
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling.effects import compare_readings
+from profiling.results.effects import compare_readings
 from reports.content import Block, Bullets, Figure, Section, Study, Table, Text
 from reports.curves import excess as draw_excess
 from reports.numbers import code, interval, joined, megabytes, number

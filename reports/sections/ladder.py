@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from profiling.effects import effects as measured_effects
-from profiling.effects import expectations as measured_expectations
-from profiling.effects import unstable
+from profiling.results.effects import effects as measured_effects
+from profiling.results.effects import expectations as measured_expectations
+from profiling.results.effects import unstable
 from reports import figures
 from reports.content import Block, Figure, Section, Study, Table, Text
 from reports.curves import context as draw_context
@@ -45,7 +45,7 @@ def ladder(study: Study) -> Section | None:
 
 
 def change(study: Study, name: str) -> str:
-    """'cache: concat → static', computed from the two variants; with the slots that a body fills itself."""
+    """'cache: concat → static', computed from the two variants; with the slots a backend fills itself."""
     entry = study.variants[name]
     if not entry["difference"]:
         return "the root"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling.effects import rest
+from profiling.results.effects import rest
 from reports import figures
 from reports.content import Block, Bullets, Figure, Section, Study, Table, Text, Timeline
 from reports.numbers import code, count, joined, number

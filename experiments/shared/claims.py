@@ -1,0 +1,65 @@
+"""How an experiment ends: each claim beside the value found here, and one line that says whether it holds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.table import Table
+
+from experiments.shared.published import PUBLISHED, Check
+from experiments.shared.ruled import ruled
+
+TOLERANCE = 0.1  # a measured figure of another machine holds here if it differs by no more than a tenth
+
+
+def measured(key: str, value: float, pattern: str = "{:.3g}", why: str = "") -> Check:
+    """A figure that a run found here beside the number that the authors' run printed, in the same unit."""
+    printed = re.search(r"[\d.,]+", PUBLISHED[key].value)
+    assert printed is not None
+    ratio = value / float(printed.group().replace(",", ""))
+    apart = f"{ratio:,.0f} times the published" if ratio >= 10 else f"{ratio:.2g} times the published"
+    return Check(key, pattern.format(value), f"{apart}: {why}" if why else apart, abs(ratio - 1) <= TOLERANCE)
+
+
+def rows(checks: Sequence[Check]) -> list[dict[str, object]]:
+    """What the run folder keeps; the report of all articles is made from these."""
+    return [
+        {
+            "key": check.key,
+            "article": PUBLISHED[check.key].article,
+            "section": PUBLISHED[check.key].section,
+            "claim": PUBLISHED[check.key].claim,
+            "published": PUBLISHED[check.key].value,
+            "here": check.here,
+            "holds": check.holds,
+            "why": check.why,
+        }
+        for check in checks
+    ]
+
+
+def summary(checks: Sequence[Check]) -> dict[str, object]:
+    """What `--json` says of the claims."""
+    broken = [check.key for check in checks if not check.holds]
+    return {"figures": len(checks), "hold": len(checks) - len(broken), "broken": broken}
+
+
+def table(checks: Sequence[Check]) -> Table:
+    """Article, claim, published value, value here where it differs, holds."""
+    shown = ruled("Published figures", ("article", "claim", "published"), ("here", "holds"))
+    for check in checks:
+        figure = PUBLISHED[check.key]
+        here = "the same" if check.here == figure.value else check.here
+        shown.add_row(str(figure.article), figure.claim, figure.value, here, "yes" if check.holds else "no")
+    return shown
+
+
+def verdict(
+    what: str, checks: Sequence[Check], also: bool = True, counted: str = "figures as published"
+) -> str:
+    """The last line: "claim holds" only if every figure does, and whatever else was asked (`also`)."""
+    broken = [check.key for check in checks if not check.holds]
+    count = f"{len(checks) - len(broken)} of {len(checks)} {counted}"
+    count += f"; not {', '.join(broken)}" if broken else ""
+    return f"Claim {'holds' if also and not broken else 'does not hold'} here: {what} ({count})."

@@ -1,0 +1,112 @@
+"""What every experiment's command line shares: flags, one-line errors, output.
+
+Torch-free: `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+import orjson
+
+from variants import command
+from variants.config import PRESETS
+from variants.errors import UserError
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PRECISIONS = ("float32", "bfloat16", "float64")
+SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
+MAX_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses bad flags as all bad input is refused: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does; `--seed` and `--threads` are checked here for every experiment that has them."""
+        arguments = super().parse_args(args, namespace)
+        seed, threads = getattr(arguments, "seed", 0), getattr(arguments, "threads", None)
+        if not 0 <= seed < SEEDS:
+            raise UserError(f"--seed must be from 0 to 2^63 - 1, got {seed}")
+        cores = os.cpu_count() or 1
+        most = MAX_PER_CORE * cores
+        for count in threads if isinstance(threads, tuple) else (threads,):
+            if count is not None and not 1 <= count <= most:
+                raise UserError(
+                    f"--threads must be from 1 to {most}, got {count}: beyond {MAX_PER_CORE} for each of "
+                    f"the {cores} cores here they do little but wait for each other"
+                )
+        return arguments
+
+
+def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with the flags that all measuring experiments share. `doc` is the module's docstring."""
+    parser = plain_parser(module, doc, examples)
+    add = parser.add_argument
+    add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
+    add("--model", default="gpt2", help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout")
+    add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
+    add("--context", type=integers, metavar="N,N", help="tokens in the cache when a step starts")
+    add("--batch", type=int, default=1, help="rows decoded together (default 1)")
+    add("--steps", type=int, help="timed steps per visit")
+    add("--rounds", type=int, help="rounds; each times everything once, in shuffled order")
+    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--threads", type=int, help="CPU threads (default: torch's)")
+    add("--quick", action="store_true", help="fewer rounds and variants; says what it left out")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    return parser
+
+
+def plain_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
+    """A parser with `--json` and `--quiet` only, for experiments that measure nothing."""
+    epilog = "examples:\n" + "\n".join(f"  python -m {module} {line}".rstrip() for line in examples)
+    parser = Parser(
+        prog=f"python -m {module}",
+        description=doc,
+        epilog=epilog if examples else None,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--json", action="store_true", help="last line of stdout: one JSON object")
+    parser.add_argument("--quiet", action="store_true", help="no tables and no progress")
+    return parser
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """'10,100' -> (10, 100)."""
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+
+
+def names(values: Sequence[str] | None) -> list[str]:
+    """Repeated flags and comma lists in one list: ['a,b', 'c'] -> ['a', 'b', 'c']."""
+    return [name for value in values or () for name in value.split(",") if name]
+
+
+def console(arguments: argparse.Namespace) -> Any:
+    """A rich console on stdout: plain when it is no terminal, silent with --quiet."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "100")))
+    return Console(quiet=arguments.quiet, width=width, highlight=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """One object on the last line of stdout; intervals become [low, mid, high]."""
+    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
+    sys.stdout.write(orjson.dumps(value, default=list, option=options).decode() + "\n")
+
+
+def run(main: command.Main, argv: Sequence[str] | None = None) -> None:
+    """Run an experiment as `variants.command.run` does."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
+    command.run(main, argv)

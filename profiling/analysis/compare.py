@@ -1,0 +1,123 @@
+"""Two traces side by side: per-step counts and times, and which kernels appeared, vanished or changed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+from profiling.analysis.attribution import HOST
+from profiling.analysis.attribution.device import owners
+from profiling.analysis.explain import Explanation
+
+SAME_WORK_SHARE = 0.02
+"""Kernels per step may differ by this share and the device work still counts as the same."""
+SAME_BUSY_SHARE = 0.15
+CHANGED_FACTOR = 1.25
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """`rows`: quantity -> (this trace, the other), means per judged step; `kernels`: name -> per-step count
+    and mean time in both; `finding`: what the difference is, in one sentence.
+    """
+
+    rows: dict[str, tuple[float | None, float | None]]
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    finding: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        rows = {key: {"this": a, "against": b} for key, (a, b) in self.rows.items()}
+        return {"finding": self.finding, "per_step": rows, "kernels": self.kernels}
+
+
+def compare(this: Explanation, other: Explanation) -> Comparison:
+    """Compare `this` with `other` (what it is held against)."""
+    mine, theirs = _per_step(this), _per_step(other)
+    rows = {key: (mine.get(key), theirs.get(key)) for key in mine | theirs}
+    my_kernels, their_kernels = _kernels(this), _kernels(other)
+    changes = []
+    for name in sorted(my_kernels.keys() | their_kernels.keys()):
+        a, b = my_kernels.get(name), their_kernels.get(name)
+        change = _change(a, b)
+        if change:
+            changes.append({"name": name, "change": change, "this": a, "against": b})
+    changes.sort(key=lambda c: -_weight(c))
+    return Comparison(rows, changes, _finding(rows, my_kernels, their_kernels))
+
+
+def _per_step(found: Explanation) -> dict[str, float | None]:
+    of = found.device or HOST
+    attribution = found.attribution
+    judged = attribution.judged(of)
+    counts = attribution.counts
+    counts = counts[counts["step"].isin(judged)]
+    spans = attribution.intervals
+    spans = spans[(spans["device"] == of) & spans["step"].isin(judged)]
+    lengths = spans["end_ns"] - spans["start_ns"]
+    out: dict[str, float | None] = {"steps": float(len(judged)), "step_us": float(lengths.mean()) / 1000}
+    out |= {f"{part}_us": value for part, value in attribution.mean_us(of).items()}
+    means = counts.drop(columns="step").mean()
+    return out | dict(zip(means.index.astype(str), means.tolist(), strict=True))
+
+
+def _kernels(found: Explanation) -> dict[str, dict[str, float]]:
+    """Per kernel name: `per_step` (count) and `mean_us`, over the judged steps of the main device."""
+    if found.device is None:
+        return {}
+    judged = found.attribution.judged(found.device)
+    work = found.trace.device_events
+    work = work[(work["device"] == found.device) & (work["kind"] == "kernel")]
+    owner = owners(work, found.steps)
+    own = work[[step in set(judged) for step in owner.tolist()]]
+    lasted = (own["end_ns"] - own["start_ns"]).groupby(own["name"].astype(object)).agg(["size", "mean"])
+    columns = (lasted.index.tolist(), lasted["size"].tolist(), lasted["mean"].tolist())
+    return {
+        str(name): {"per_step": n / len(judged), "mean_us": mean / 1000}
+        for name, n, mean in zip(*columns, strict=True)
+    }
+
+
+def _change(a: dict[str, float] | None, b: dict[str, float] | None) -> str | None:
+    if b is None:
+        return "appeared"
+    if a is None:
+        return "vanished"
+    if abs(a["per_step"] - b["per_step"]) > SAME_WORK_SHARE * b["per_step"]:
+        return "other count"
+    ratio = a["mean_us"] / b["mean_us"] if b["mean_us"] else 1.0
+    if ratio > CHANGED_FACTOR:
+        return "slower"
+    return "faster" if ratio < 1 / CHANGED_FACTOR else None
+
+
+def _weight(change: dict[str, Any]) -> float:
+    sides = (change["this"], change["against"])
+    this, against = (side["per_step"] * side["mean_us"] if side else 0.0 for side in sides)
+    return abs(float(this - against))
+
+
+def _finding(
+    rows: dict[str, tuple[float | None, float | None]],
+    mine: dict[str, dict[str, float]],
+    theirs: dict[str, dict[str, float]],
+) -> str:
+    if not mine or not theirs:
+        return "no device work to compare"
+    my_count = Counter({name: round(k["per_step"]) for name, k in mine.items()})
+    their_count = Counter({name: round(k["per_step"]) for name, k in theirs.items()})
+    different = ((my_count - their_count) + (their_count - my_count)).total()
+    share = different / max(my_count.total(), their_count.total(), 1)
+    busy, busy_other = (value or 0.0 for value in rows["busy_us"])
+    same_busy = abs(busy - busy_other) <= SAME_BUSY_SHARE * max(busy, busy_other)
+    if share > 2 * SAME_WORK_SHARE:
+        return f"different device work: {share:.0%} of the kernels of a step differ"
+    calls = [sum((rows[key][side] or 0.0) for key in ("launches", "graph_launches")) for side in (0, 1)]
+    steps_us = [rows["step_us"][side] or 0.0 for side in (0, 1)]
+    times = f"{calls[1]:.0f} -> {calls[0]:.0f} launch calls, step {steps_us[1]:.0f} -> {steps_us[0]:.0f} us"
+    busy_note = "" if same_busy else f", but busy {busy_other:.0f} -> {busy:.0f} us"
+    if calls[0] < 0.5 * calls[1]:
+        return f"same device work, launches removed: {times}{busy_note}"
+    if calls[1] < 0.5 * calls[0]:
+        return f"same device work, launches added: {times}{busy_note}"
+    return f"same device work, as many launches: {times}{busy_note}"

@@ -1,0 +1,119 @@
+"""Everything about one trace, from the file to the reading; the object that the command line prints and
+compares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from profiling.analysis import top
+from profiling.analysis.attribution import Attribution, attribute, cautions
+from profiling.analysis.predict import Costs, Prediction, replay
+from profiling.analysis.reading import Reading, main_device, read
+from profiling.trace import Steps, Trace, load, steps
+from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
+from profiling.trace.summary import file_numbers, window_numbers
+
+_FILE_KEYS = (
+    "gpu_events",
+    "kernels",
+    "launch_calls",
+    "graph_launch_calls",
+    "gpu_events_without_call",
+    "devices",
+)
+_STEP_KEYS = ("name", "wall_us", "kernel_launch_calls", "graph_launch_calls")
+
+VIEWER_BYTES = 512 << 20
+KNOWN_CATEGORIES = DEVICE_CATEGORIES | OP_CATEGORIES | ANNOTATION_CATEGORIES
+UNPREDICTABLE = ("cannot tell", "too small to judge", "host-bound outside launches")
+"""Readings after which a replay's cost is not predicted: the trace does not carry it, or the pauses are not
+the step's.
+"""
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One trace and what was found in it. `device`: the one with the most work, None without device
+    events.
+    """
+
+    trace: Trace
+    steps: Steps
+    attribution: Attribution
+    reading: Reading
+    prediction: Prediction | None
+    device: str | None
+    warnings: list[str]
+
+
+def explain(
+    path: str | Path,
+    pattern: str | None = None,
+    costs: Costs | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> Explanation:
+    """Load, divide, check, read and predict. `pattern`: see `profiling.trace.steps`. UserError where
+    nothing can be read.
+    """
+    trace = load(path, progress)
+    found = steps(trace, pattern)
+    attribution = attribute(trace, found)
+    reading = read(trace, found, attribution)
+    predictable = reading.label not in UNPREDICTABLE
+    prediction = replay(trace, found, attribution, costs) if predictable else None
+    warnings = [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems]
+    warnings += cautions(trace, found, attribution)
+    return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings)
+
+
+def _about_the_file(trace: Trace) -> list[str]:
+    notes = []
+    if trace.json_bytes > VIEWER_BYTES:
+        notes.append(
+            f"{trace.json_bytes / 2**20:.0f} MB of JSON: viewers may show it empty; profile fewer steps"
+        )
+    categories = {str(c) for c in trace.events["cat"].cat.categories}
+    if not (categories & KNOWN_CATEGORIES or any(CALL_CATEGORY.search(c) for c in categories)):
+        notes.append("no event has a category of PyTorch's profiler: this may be another tool's trace")
+    return notes
+
+
+def as_json(found: Explanation, name: str, rows: int = 10) -> dict[str, Any]:
+    """One entry of `files` in `--json`. Times in us; `rows`: length of the lists in `top`."""
+    numbers = file_numbers(found.trace)
+    ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
+    return {
+        "file": name,
+        "reading": found.reading.label,
+        "rule": found.reading.rule,
+        **ordered,
+        "step_source": found.steps.source,
+        "steps": _steps(found),
+        "prediction": found.prediction.as_json() if found.prediction else None,
+        "warnings": found.warnings,
+        "shares": found.reading.shares,
+        **numbers,
+        "top": top.lists(found.trace, found.steps, found.attribution, found.device, rows),
+    }
+
+
+def _steps(found: Explanation) -> list[dict[str, Any]]:
+    """Per step the main device's parts (without a device: the host's), and every device's own."""
+    main = found.device or "cpu"
+    attribution = found.attribution
+    counts = attribution.counts.drop(columns="step").to_dict("records")
+    spans = attribution.intervals[attribution.intervals["device"] == main].sort_values("step")
+    lengths_us = ((spans["end_ns"] - spans["start_ns"]) / 1000).tolist()
+    out = []
+    for step, window in enumerate(window_numbers(found.trace, found.steps.table)):
+        devices = window.pop("devices")
+        for device, numbers in devices.items():
+            numbers["parts_us"] = attribution.parts_us(step, device)
+        entry = {key: window.pop(key) for key in _STEP_KEYS}
+        entry |= {"parts_us": attribution.parts_us(step, main), "devices": devices}
+        out.append(entry | {"interval_us": lengths_us[step], "counts": counts[step]} | window)
+    return out

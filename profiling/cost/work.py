@@ -1,0 +1,187 @@
+"""How much must a step compute and read? Exact counts for any GPT config, before anything is timed.
+
+No torch here. One matrix multiplication of [M,K] by [K,N] is M*K*N multiply-accumulates (MACs); a MAC
+is two FLOPs. Everything that is not a matrix multiplication (norms, softmax, GELU) is left out, as in
+the usual counting and as in `profiling.cost.matmul_counter`, which counts the same thing in a real run.
+
+What a forward pass does is described by three counts that do not depend on the model's width (`Work`);
+`macs(config, work)` turns them into multiply-accumulates. Bytes are distinct bytes: a table that two
+operations use is counted once, since the memory floor reads it once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from variants.config import GPTConfig
+from variants.spec import Variant
+
+FLOPS_PER_MAC = 2
+
+
+@dataclass(frozen=True)
+class Work:
+    """tokens: positions pushed through the Linear layers of the blocks; pairs: (query, key) pairs that
+    one attention head scores in one layer; logits: positions pushed through lm_head."""
+
+    tokens: int
+    pairs: int
+    logits: int
+
+    def __add__(self, other: Work) -> Work:
+        return Work(self.tokens + other.tokens, self.pairs + other.pairs, self.logits + other.logits)
+
+    def __mul__(self, batch: int) -> Work:
+        return Work(self.tokens * batch, self.pairs * batch, self.logits * batch)
+
+
+def total(parts: Iterable[Work]) -> Work:
+    """The sum of the parts."""
+    return sum(parts, Work(0, 0, 0))
+
+
+def forward(tokens: int, past: int = 0, *, logits: int | None = None, skip_future: bool = False) -> Work:
+    """One pass over `tokens` new positions on top of `past` cached ones.
+
+    `logits`: positions that reach lm_head (None: all of them; the articles' toy model has no head: 0).
+    `skip_future`: count only the keys that a query may see, as a causal kernel does. Attention written
+    out scores every pair and masks afterwards, so that is the default.
+    """
+    future = tokens * (tokens - 1) // 2 if skip_future else 0
+    return Work(tokens, tokens * (past + tokens) - future, tokens if logits is None else logits)
+
+
+def step_work(variant: Variant, context: int, slots: int) -> Work:
+    """What one step of this variant executes with `context` tokens held; `slots` as `Decoder.bucket` says.
+
+    Without a cache the whole text runs again. The modules attend to all slots of a fixed shape; the
+    backends that bring their own attention stop at the new token.
+    """
+    if variant.cache == "none":
+        return forward(context + 1, logits=1 if variant.head == "last position" else None)
+    return forward(1, past=slots - 1 if variant.backend == "modules" else context)
+
+
+def naive_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
+    """`new` tokens after a `prompt`, every step a pass over the whole sequence so far."""
+    return total(forward(n, logits=logits) for n in range(prompt, prompt + new))
+
+
+def cached_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
+    """The same with a cache: the prefill gives the first token, each further one is a step."""
+    steps = (forward(1, past=n, logits=logits) for n in range(prompt, prompt + new - 1))
+    return forward(prompt, logits=logits) + total(steps) if new else Work(0, 0, 0)
+
+
+def linear_macs_per_token(config: GPTConfig) -> int:
+    """MACs of one position in all blocks' Linear layers: qkv, out, up, down."""
+    C = config.n_embd
+    return config.n_layer * C * (2 * C + 2 * config.kv_dim + 2 * config.n_inner)
+
+
+def attention_macs(config: GPTConfig, work: Work) -> int:
+    """q k^T and weights v, D MACs each per pair and query head; sharing KV heads does not change it."""
+    return 2 * work.pairs * config.n_layer * config.n_embd
+
+
+def macs(config: GPTConfig, work: Work) -> int:
+    """Multiply-accumulates of `work`."""
+    head = config.n_embd * config.vocab_size * work.logits
+    return linear_macs_per_token(config) * work.tokens + attention_macs(config, work) + head
+
+
+def attention_share(config: GPTConfig, work: Work) -> float:
+    """Share of attention in the multiply-accumulates of `work`."""
+    return attention_macs(config, work) / macs(config, work)
+
+
+def step_macs(config: GPTConfig, context: int, batch: int = 1) -> int:
+    """One decode step with `context` tokens in the cache; it attends to context + 1 (itself too).
+
+    A fixed-shape step attends to all its slots: use `context = slots - 1`.
+    """
+    return macs(config, forward(1, past=context) * batch)
+
+
+def naive_step_macs(config: GPTConfig, n: int, batch: int = 1) -> int:
+    """One step of the naive loop: all n tokens of the sequence, logits at every position."""
+    return macs(config, forward(n) * batch)
+
+
+def prefill_macs(config: GPTConfig, n: int, batch: int = 1) -> int:
+    """Prefill of an n-token prompt that keeps the last position's logits only."""
+    return macs(config, forward(n, logits=1) * batch)
+
+
+def matmul_calls(config: GPTConfig, fused_attention: bool) -> int:
+    """Matrix multiplications launched by one pass: 4 Linear and 2 products (or 1 kernel) a layer, head."""
+    return config.n_layer * (4 + (1 if fused_attention else 2)) + 1
+
+
+def matrix_parameters(config: GPTConfig) -> int:
+    """Weights of the blocks' Linear layers (no biases)."""
+    return linear_macs_per_token(config)  # one MAC per weight and token
+
+
+def vector_parameters(config: GPTConfig) -> int:
+    """Biases of the Linear layers, weights and biases of the layer norms."""
+    C = config.n_embd
+    per_layer = (C + 2 * config.kv_dim) + C + config.n_inner + C + 4 * C
+    return config.n_layer * per_layer + 2 * C
+
+
+def parameters(config: GPTConfig) -> int:
+    """Parameters, a tied lm_head counted once."""
+    tables = config.vocab_size * (1 if config.tied_head else 2) + config.n_ctx
+    return matrix_parameters(config) + vector_parameters(config) + tables * config.n_embd
+
+
+def weights_stored_bytes(config: GPTConfig, weight_dtype_bytes: float) -> int:
+    """All parameters, embedding tables whole."""
+    return math.ceil(parameters(config) * weight_dtype_bytes)
+
+
+def weights_read_bytes(
+    config: GPTConfig, weight_dtype_bytes: float, batch: int = 1, other_dtype_bytes: float | None = None
+) -> int:
+    """Weights that one step reads, whatever the batch: matrices, lm_head whole, one position row.
+
+    Of the token table one row per sequence is read; a tied table is read whole by lm_head, its rows
+    are part of that. `weight_dtype_bytes` is the width of matrices and token table (with group scales
+    spread over it: 4 bits in groups of 32 with a 16-bit scale = 0.5625), `other_dtype_bytes` that of
+    biases, norms and positions (None: the same).
+    """
+    C, V = config.n_embd, config.vocab_size
+    matrices = matrix_parameters(config) + C * V + (0 if config.tied_head else C * min(batch, V))
+    others = vector_parameters(config) + C
+    other = weight_dtype_bytes if other_dtype_bytes is None else other_dtype_bytes
+    return math.ceil(matrices * weight_dtype_bytes + others * other)
+
+
+def kv_bytes_per_token(config: GPTConfig, kv_dtype_bytes: float) -> int:
+    """Keys and values of one token in all layers: 2 * layers * kv_heads * head_dim * bytes."""
+    return math.ceil(2 * config.n_layer * config.kv_dim * kv_dtype_bytes)
+
+
+def kv_read_bytes(config: GPTConfig, context: int, kv_dtype_bytes: float, batch: int = 1) -> int:
+    """The cache as it stands before the step, each row read once (also by shared KV heads).
+
+    A fixed-shape step without a length bound reads all its slots: use `context = slots - 1`.
+    """
+    return context * batch * kv_bytes_per_token(config, kv_dtype_bytes)
+
+
+def step_bytes(
+    config: GPTConfig, context: int, weight_dtype_bytes: float, kv_dtype_bytes: float, batch: int = 1
+) -> int:
+    """Distinct bytes that one decode step must read: weights and cache."""
+    weights = weights_read_bytes(config, weight_dtype_bytes, batch)
+    return weights + kv_read_bytes(config, context, kv_dtype_bytes, batch)
+
+
+def crossover_tokens(config: GPTConfig, weight_dtype_bytes: float, kv_dtype_bytes: float) -> float:
+    """Tokens (batch * context) at which the cache is as large as the stored weights."""
+    weights = weights_stored_bytes(config, weight_dtype_bytes)
+    return weights / kv_bytes_per_token(config, kv_dtype_bytes)

@@ -1,0 +1,179 @@
+"""Whether earlier states depend on later tokens: in a model with its mask, without it, with a mixing norm."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from profiling.gate.oracle import random_stream
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.model import GPT
+from variants.requirements import compiles, why_not
+from variants.slots.head import all_positions
+
+TOKENS = 128  # of all texts of one context together
+SHOWN = 4  # attention rows that are kept, as the article prints
+KV = list[tuple[Tensor, Tensor]]
+
+
+@dataclass(frozen=True)
+class Purity:
+    """One context n of one kind of model; maxima are over all layers and heads of `texts` random texts.
+
+    appended: change of the first n attention rows when a token is appended; replaced: change of those rows
+    and of the first n tokens' keys and values when the appended token is another one; drift: difference of
+    the new token's logits, cached against recomputed; flips: texts whose argmax differs; argmax: (recomputed,
+    cached) of the first text that flips, else of the first; before, after: rows of layer 0, head 0.
+    """
+
+    context: int
+    texts: int
+    appended: float
+    replaced: float
+    drift: float
+    flips: int
+    argmax: tuple[int, int]
+    before: list[list[float]]
+    after: list[list[float]]
+
+
+class SequenceNorm(nn.Module):
+    """A layer norm whose statistics span the sequence: per channel, over all positions of the pass."""
+
+    def __init__(self, norm: Any) -> None:
+        """`norm`: the LayerNorm whose weight, bias and eps it takes over."""
+        super().__init__()
+        self.norm = norm
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B,T,C] -> [B,T,C]."""
+        spread = x.var(dim=1, keepdim=True, correction=0)
+        scaled = (x - x.mean(dim=1, keepdim=True)) * (spread + self.norm.eps).rsqrt()
+        normed: Tensor = scaled * self.norm.weight + self.norm.bias
+        return normed
+
+
+@dataclass
+class Pass:
+    """logits [T,V], per layer attention weights [H,T,S], keys and values [1,Hkv,S,D]."""
+
+    logits: Tensor
+    weights: list[Tensor]
+    kv: KV
+
+
+@torch.inference_mode()
+def run(model: GPT, tokens: Tensor, past: KV | None = None, masked: bool = True) -> Pass:
+    """tokens [1,T] int64 after what `past` holds. Without a mask every query sees all keys that there are."""
+    held = past[0][0].size(2) if past else 0
+    weights: list[Tensor] = []
+    kept: KV = []
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if past:
+            k, v = torch.cat([past[layer][0], k], dim=2), torch.cat([past[layer][1], v], dim=2)
+        kept.append((k, v))
+        shared_by = q.size(1) // k.size(1)
+        keys, values = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
+        scores = q @ keys.transpose(-1, -2) / q.size(-1) ** 0.5
+        if masked:
+            visible = torch.ones(scores.shape[-2:], dtype=torch.bool, device=q.device).tril(held)
+            scores = scores.masked_fill(~visible, float("-inf"))
+        weights.append(scores.softmax(dim=-1)[0])
+        return weights[-1][None] @ values
+
+    positions = torch.arange(held, held + tokens.size(1), device=tokens.device)
+    logits = model(tokens, positions, attend, all_positions)[0]
+    return Pass(logits, weights, kept)
+
+
+def measure(model: GPT, kind: str, context: int, seed: int) -> Purity:
+    """One token after `context` random ones; kind: causal, unmasked, or norm (causal, with mixing norms)."""
+    if kind == "norm":
+        model = copy.deepcopy(model)
+        for block in model.blocks:
+            block.ln_1 = SequenceNorm(block.ln_1)
+    texts = max(1, TOKENS // context)
+    ones = [_one_text(model, kind != "unmasked", context, seed + number) for number in range(texts)]
+    flipped = [one for one in ones if one.flips]
+    return replace(
+        ones[0],
+        texts=texts,
+        appended=max(one.appended for one in ones),
+        replaced=max(one.replaced for one in ones),
+        drift=max(one.drift for one in ones),
+        flips=len(flipped),
+        argmax=(flipped or ones)[0].argmax,
+    )
+
+
+def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
+    text = random_stream(model.config.vocab_size, 1, context + 1, seed).to(model.device)
+    other = text.clone()
+    other[0, -1] = (other[0, -1] + 1) % model.config.vocab_size
+    before, after = run(model, text[:, :-1], masked=masked), run(model, text, masked=masked)
+    replaced = run(model, other, masked=masked)
+    cached = run(model, text[:, -1:], before.kv, masked)
+    argmax = int(after.logits[-1].argmax()), int(cached.logits[-1].argmax())
+    shown = min(SHOWN, context)
+    return Purity(
+        context=context,
+        texts=1,
+        appended=max(map(_apart, before.weights, _earlier(after.weights, context))),
+        replaced=max(map(_apart, _states(after, context), _states(replaced, context))),
+        drift=_apart(cached.logits[-1], after.logits[-1]),
+        flips=int(argmax[0] != argmax[1]),
+        argmax=argmax,
+        before=before.weights[0][0, :shown, :shown].tolist(),
+        after=after.weights[0][0, :shown, : shown + 1].tolist(),
+    )
+
+
+def _earlier(weights: list[Tensor], n: int) -> list[Tensor]:
+    """The first n rows, over the first n keys."""
+    return [rows[:, :n, :n] for rows in weights]
+
+
+def _states(made: Pass, n: int) -> list[Tensor]:
+    """All that the first n tokens left behind: attention rows, keys, values."""
+    return [*_earlier(made.weights, n), *(part[:, :, :n] for pair in made.kv for part in pair)]
+
+
+def _apart(first: Tensor, second: Tensor) -> float:
+    return float((first - second).abs().max())
+
+
+def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> dict[str, dict[str, Any]]:
+    """Every cached rung that runs here without a compiler, against naive, over `new` greedy tokens.
+
+    Per rung: max |difference| of all steps' logits with naive's tokens fed to both, and whether its own
+    greedy tokens are naive's.
+    """
+    rungs = ladder(precision)
+    tokens = random_stream(model.config.vocab_size, 1, prompt, seed).to(model.device)
+    said, truth = _greedy(Decoder(rungs["naive"], model), tokens, new)
+    found = {}
+    for variant in rungs.values():
+        exact = variant.precision == precision and variant.kv == "as precision"
+        if variant.cache == "none" or not exact or compiles(variant) or why_not(variant, model.device.type):
+            continue
+        decoder = Decoder(variant, model)
+        own, _ = _greedy(decoder, tokens, new)
+        logits = [decoder.prefill(tokens), *(decoder.step(token) for token in said[:, :-1].split(1, dim=1))]
+        found[variant.name] = {"max": _apart(torch.cat(logits), truth), "same_tokens": torch.equal(own, said)}
+    return found
+
+
+def _greedy(decoder: Decoder, prompt: Tensor, new: int) -> tuple[Tensor, Tensor]:
+    """(new greedy tokens [1,new], the logits that chose them [new,V])."""
+    logits = [decoder.prefill(prompt).clone()]
+    said = [decoder.token.clone()]
+    for _ in range(new - 1):
+        logits.append(decoder.advance().clone())
+        said.append(decoder.token.clone())
+    return torch.cat(said, dim=1), torch.cat(logits)

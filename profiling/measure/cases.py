@@ -1,0 +1,112 @@
+"""What is visited in every round: a proven decoder, its contexts, and the text it is loaded with."""
+
+from __future__ import annotations
+
+from copy import copy
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from profiling.gate.oracle import random_stream
+from profiling.measure.workload import BUCKETS, Workload
+from variants.config import GPTConfig
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.model import GPT
+from variants.spec import Variant
+
+NARROW, NARROW_VOCABULARY, NARROW_HEADS = 64, 512, 4
+WIDTHS = (192, 384)  # the curve over width is a picture; the narrow model is the reading
+
+
+def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:
+    """As many layers, hence as many ops per step, but hardly any bytes: what it costs is overhead."""
+    shared_by = config.n_head // config.n_kv_head
+    return replace(
+        config,
+        n_embd=width,
+        n_head=NARROW_HEADS,
+        n_kv_head=max(1, NARROW_HEADS // shared_by),
+        n_inner=4 * width,
+        n_ctx=min(config.n_ctx, BUCKETS[0]),
+        vocab_size=min(config.vocab_size, NARROW_VOCABULARY),
+    )
+
+
+def width_configs(config: GPTConfig) -> list[GPTConfig]:
+    """Between the narrow model and the full one."""
+    return [narrow_config(config, width) for width in WIDTHS if width < config.n_embd]
+
+
+def described(variant: Variant) -> dict[str, Any]:
+    """What a record says of a variant before anything is known about it here."""
+    return {
+        "parent": variant.parent.name if variant.parent else None,
+        "difference": variant.difference,
+        "owns": variant.owned_slots,
+        "removes": variant.removes,
+        "pages": variant.pages,
+        "precision": variant.precision,
+        "status": "planned",
+        "reason": "",
+    }
+
+
+class Inputs:
+    """One random text of a model with the keys and values that plain cached eager computes for it."""
+
+    def __init__(self, model: GPT, precision: str, workload: Workload, longest: int) -> None:
+        self.model = model
+        plain = Decoder(ladder(precision)["lasthead"], model, batch=workload.batch)
+        text = random_stream(model.config.vocab_size, workload.batch, longest, workload.seed + 7)
+        self.tokens = text.to(model.device)
+        plain.prefill(self.tokens)
+        self.kv = [plain.cache.contents(layer, longest) for layer in range(model.config.n_layer)]
+
+    def first(self, n: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
+        """The first n tokens [B,n] and, per layer, their keys and values [B,Hkv,n,D]."""
+        return self.tokens[:, :n], [(k[:, :, :n], v[:, :, :n]) for k, v in self.kv]
+
+    def rows(self, batch: int) -> Inputs:
+        """This text, of one row, as `batch` equal rows that share its memory."""
+        made = copy(self)
+        made.tokens = self.tokens.expand(batch, -1)
+        made.kv = [(k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in self.kv]
+        return made
+
+
+@dataclass(eq=False)
+class Case:
+    """A decoder under measurement. Without a cache a step is long: it is visited less, without settling."""
+
+    name: str
+    decoder: Decoder
+    contexts: tuple[int, ...]
+    inputs: Inputs
+    full_size: bool
+    workload: Workload
+
+    @property
+    def width(self) -> int:
+        return self.decoder.model.config.n_embd
+
+    @property
+    def cached(self) -> bool:
+        return self.decoder.variant.cache != "none"
+
+    @property
+    def rounds(self) -> int:
+        return self.workload.rounds if self.cached else min(self.workload.rounds, self.workload.naive_rounds)
+
+    @property
+    def settle(self) -> int:
+        return self.workload.settle if self.cached else 0
+
+    @property
+    def steps(self) -> int:
+        return self.workload.steps if self.cached else 1
+
+    def load(self, context: int) -> None:
+        """Put the decoder at this context, untimed."""
+        self.decoder.load(*self.inputs.first(context))

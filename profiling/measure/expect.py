@@ -1,0 +1,82 @@
+"""What each step should cost, computed before anything is timed: bytes, MACs, ops, and the time they
+imply.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiling.cost.work import (
+    FLOPS_PER_MAC,
+    kv_read_bytes,
+    macs,
+    step_work,
+)
+from variants.decoder import Decoder
+from variants.model import GPT
+from variants.slots.kv import kv_element_bytes
+
+
+class _Ops(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.computing, self.views = 0, 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.is_view:
+            self.views += 1
+        else:
+            self.computing += 1
+        return func(*args, **(kwargs or {}))
+
+
+def step_ops(decoder: Decoder) -> dict[str, int]:
+    """ATen operations that one step of this variant's backend dispatches, by one untimed eager step.
+
+    On a GPU each computing op is about one launch. The decoder is reset.
+    """
+    decoder.reset()
+    with torch.inference_mode(), _Ops() as ops:
+        decoder.backend.step(decoder.token)
+    decoder.reset()
+    return {"computing_ops": ops.computing, "view_ops": ops.views}
+
+
+def weights_read_whole(model: GPT) -> list[Tensor]:
+    """What every step reads from end to end: not the position table, nor a token table that is no head."""
+    by_row = [table.weight for table in (model.wpe, model.wte) if not _is_head(table, model)]
+    tensors = (*model.parameters(), *model.buffers())
+    return [tensor for tensor in tensors if all(tensor is not table for table in by_row)]
+
+
+def _is_head(table: nn.Embedding, model: GPT) -> bool:
+    return table.weight is model.lm_head.weight
+
+
+def floor_bytes(decoder: Decoder, context: int) -> int:
+    """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
+    variant, model, batch = decoder.variant, decoder.model, decoder.batch
+    position, token = model.wpe.weight[0], model.wte.weight[0]
+    rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
+    element = kv_element_bytes(variant.kv, model.config, position.element_size())
+    cache = kv_read_bytes(model.config, context, element, batch)
+    return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
+
+
+def predict(decoder: Decoder, context: int, ceilings: dict[str, float | None]) -> dict[str, float | int]:
+    """Bytes and MACs of one step at this context, and the ms that this machine's ceilings give them."""
+    config, batch = decoder.model.config, decoder.batch
+    n_bytes = floor_bytes(decoder, context)
+    count = macs(config, step_work(decoder.variant, context, decoder.bucket(context))) * batch
+    read, rate = ceilings["read_gb_per_s"], ceilings["matmul_flop_per_s"]
+    assert read is not None and rate is not None
+    return {
+        "bytes": n_bytes,
+        "macs": count,
+        "memory_ms": n_bytes / read / 1e6,
+        "arithmetic_ms": FLOPS_PER_MAC * count / rate * 1e3,
+    }

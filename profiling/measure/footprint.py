@@ -1,0 +1,90 @@
+"""How many bytes does a decoder hold at a context, by its own storages and by CUDA's allocator?
+
+The allocator's numbers are differences, so that all hangs on the baseline: one that is taken before the first
+matrix multiplication counts the library's workspace as cache.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from profiling.measure.memory import storage_bytes
+from variants.config import GPTConfig
+from variants.decoder import Decoder
+from variants.model import GPT
+from variants.requirements import why_not
+from variants.slots.mask import MASKS
+from variants.spec import Variant
+
+Sizes = dict[str, int | None]
+MEMINFO = Path("/proc/meminfo")
+
+
+def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Sizes:
+    """Bytes of the cache with `context` tokens held: tensors; on CUDA requested and allocated, else None.
+
+    The past is loaded, its last token comes from a real step, as in a generation.
+    """
+    config, device = model.config, model.device
+    decoder = Decoder(variant, model, batch=batch)
+    tokens = torch.zeros(batch, context - 1, dtype=torch.int64, device=device)
+    past = torch.zeros((), dtype=model.dtype, device=device)
+    past = past.expand(batch, config.n_kv_head, context - 1, config.head_dim)
+    empty = storage_bytes(decoder.cache.buffers()) if variant.fixed_shape else 0
+    before = _allocator(device)
+    decoder.load(tokens, [(past, past)] * config.n_layer)
+    decoder.advance()
+    after = _allocator(device)
+    tensors = storage_bytes(decoder.cache.buffers())
+    grown = {key: after[key] - before[key] + empty for key in after} if after and before else {}
+    return {"tensors": tensors, "requested": grown.get("requested"), "allocated": grown.get("allocated")}
+
+
+def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int | None:
+    """What the process's first step requests beyond the second's: a library's workspace, no cache.
+
+    Call it before any matrix multiplication. None without a CUDA device.
+    """
+    if model.device.type != "cuda":
+        return None
+    first, second = (cache_bytes(variant, model, batch, context)["requested"] for _ in range(2))
+    assert first is not None and second is not None
+    return first - second
+
+
+def mask_bytes(config: GPTConfig, device: torch.device) -> dict[str, int]:
+    """What each option of the slot `mask` keeps."""
+    return {name: storage_bytes(mask(config, device).buffers()) for name, mask in MASKS.items()}
+
+
+def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
+    """What the captured graph of this variant keeps; None where no graph can be captured."""
+    if why_not(variant, model.device.type):
+        return None
+    log = Decoder(variant, model, batch=batch).warm_up()
+    return sum(sum(warm_up.bytes.values()) for warm_up in log)
+
+
+def free_bytes(device: torch.device) -> int:
+    """Memory that can be taken now: the device's own, or the system's."""
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info()[0]
+    if MEMINFO.exists():  # with what the page cache would give back
+        (available,) = (line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
+        return int(available.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _allocator(device: torch.device) -> dict[str, int] | None:
+    """Bytes that CUDA's allocator has handed out: as requested, and as blocks."""
+    if device.type != "cuda":
+        return None
+    torch.cuda.synchronize()
+    stats = torch.cuda.memory_stats()
+    return {
+        "requested": stats["requested_bytes.all.current"],
+        "allocated": stats["allocated_bytes.all.current"],
+    }

@@ -1,0 +1,74 @@
+"""Two measurements of paging beside its steps: a queue over one memory, and prefills over one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from profiling.gate.oracle import random_stream
+from profiling.measure.clock import Clock
+from profiling.sizing.serving import Blocks, Slabs, Store, lengths, serve
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.model import GPT
+from variants.slots.blocks import BLOCK, BlockPool, blocks_for
+from variants.slots.paged_cache import PagedCache, prefill_shared
+
+SLABS = 8  # the memory of the queue: as many slabs of the model's limit
+STAMP = 3  # tokens of a timestamp or request id, different in every request
+
+
+def queue(requests: int, limit: int, seed: int) -> dict[str, Any]:
+    """The three ways to hand out the same memory to the same requests."""
+    slots, mix = SLABS * limit, lengths(requests, limit, seed)
+    stores: dict[str, Store] = {
+        "slab of the limit": Slabs(slots, limit),
+        "slab of the final length": Slabs(slots, None),
+        "blocks": Blocks(slots),
+    }
+    return {
+        "slots": slots,
+        "block": BLOCK,
+        "mix": mix,
+        "served": {name: asdict(serve(mix, store)) for name, store in stores.items()},
+    }
+
+
+def prefixes(
+    model: GPT, precision: str, layouts: Sequence[str], prompts: int, seed: int
+) -> dict[str, dict[str, Any]]:
+    """Prefills that share a system prompt, per layout: tokens not computed, TTFT, equality to the bit."""
+    limit, vocabulary = model.config.n_ctx, model.config.vocab_size
+    sizes = {"system": min(256, limit // 2), "time": STAMP, "question": min(24, limit // 8)}
+    total, rung, found = sum(sizes.values()), ladder(precision)["paged"], {}
+
+    def part(name: str, number: int) -> Tensor:
+        """The system prompt is the same for all; time and question are everyone's own."""
+        own = {"system": 0, "time": 1000 + number, "question": 2000 + number}[name]
+        return random_stream(vocabulary, 1, sizes[name], seed + own).to(model.device)
+
+    for layout in layouts:
+        decoder, alone = (Decoder(rung, model, capacity=total) for _ in range(2))
+        assert isinstance(decoder.cache, PagedCache)
+        decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.wpe.weight))
+        texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
+        rows = [_prefilled(decoder, alone, text) for text in texts]
+        used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
+        found[layout] = {"prompts": rows, "bit_equal": all(r["bit_equal"] for r in rows), "blocks": used}
+    return found
+
+
+def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> dict[str, Any]:
+    """One prompt over what the pool holds, timed, and the same passes in a decoder that shares nothing."""
+    made: list[tuple[Tensor, int]] = []
+    (ms,) = Clock(text.device).each_ms(lambda: made.append(prefill_shared(decoder, text)), 1)
+    ((logits, held),) = made
+    alone.reset()
+    if held:
+        alone.prefill(text[:, :held])
+    same = torch.equal(alone.extend(text[:, held:])[:, -1], logits)
+    return {"tokens": text.size(1), "shared": held, "ms": ms, "bit_equal": same}

@@ -1,0 +1,206 @@
+"""The one runner: predicts, builds, proves, times, traces. Nothing else in this project times a step.
+
+What a round of timing is stands in `profiling.measure.rounds`. The baseline is visited twice under two names,
+so that each run carries its own noise; the memory floor of each case's own bytes is read in the same round.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+from profiling.gate import Gate
+from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
+from profiling.measure.clock import Clock
+from profiling.measure.environment import environment
+from profiling.measure.expect import floor_bytes, predict, step_ops
+from profiling.measure.memory import decoder_bytes
+from profiling.measure.peaks import ceilings
+from profiling.measure.rounds import Rounds
+from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
+from profiling.measure.workload import Workload
+from profiling.results.metrics import AGAIN, REPLAYS
+from profiling.results.record import RunFolder
+from variants.decoder import Decoder
+from variants.errors import one_line
+from variants.ladder import BASELINE
+from variants.model import GPT, random_model
+from variants.requirements import compiles, why_not
+from variants.spec import Variant
+
+GATE_FORCED = 32  # random tokens that the gate feeds in one by one
+Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
+
+
+class Runner:
+    """One run of one workload over some variants of one model."""
+
+    def __init__(self, run: RunFolder, workload: Workload, model: GPT, variants: list[Variant]) -> None:
+        self.run, self.workload, self.model, self.variants = run, workload, model, variants
+        self.progress: Progress = lambda what, done, total: None
+        self.clock = Clock(model.device)
+        self.precision = next(
+            v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
+        ).precision
+        self.cases: list[Case] = []
+        self.record: dict[str, Any] = run.data
+        self.record["variants"] = {v.name: described(v) for v in variants}
+        self.record.setdefault("samples", [])
+        self.record.setdefault("floors", [])
+        self.record.setdefault("ttft", [])
+
+    # -- phases, in order ---------------------------------------------------------------------
+
+    def describe(self, model_name: str) -> None:
+        """Environment, workload and ceilings: everything that does not depend on a variant."""
+        config = self.model.config
+        self.record["environment"] = environment(self.model.device)
+        self.record["workload"] = asdict(self.workload)
+        self.record["model"] = {"name": model_name, "precision": self.precision, **asdict(config)}
+        self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
+        self.run.save()
+
+    def prove(self) -> None:
+        """Build, predict, warm up and prove every variant at full size."""
+        self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
+
+    def prepare(self) -> None:
+        """The same, then narrow."""
+        self.prove()
+        narrow = narrow_config(self.model.config)
+        between = [] if self.workload.brief_gate else width_configs(self.model.config)
+        for config in (narrow, *between):
+            model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
+            passed = [v for v in self.variants if self._entry(v.name)["status"] == "proven"]
+            chosen = [v for v in passed if v.cache != "none" and (config is narrow or not compiles(v))]
+            self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=16)
+
+    def measure(self) -> None:
+        """All rounds that are not in the record yet."""
+        if not self.cases:
+            self.run.warn("no variant is proven here, so nothing was timed")
+            return
+        gc.collect()  # the proof's float64 copy of the model hangs in reference cycles
+        done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
+        rounds = Rounds(self.record, self.workload, self.cases, self.clock)
+        before = _compiled_graphs()
+        for number in range(done, self.workload.rounds):
+            self.progress("rounds", number, self.workload.rounds)
+            rounds.time(number)
+            self.record["recompiles_while_timing"] = _compiled_graphs() - before
+            self.run.save()
+        self.progress("rounds", self.workload.rounds, self.workload.rounds)
+
+    def predict_replay(self) -> None:
+        """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
+        parents = {self._entry(name)["parent"] for name in REPLAYS if name in self.record["variants"]}
+        for case in self._traceable():
+            if case.name in parents:
+                path = self.run.traces / "before-timing.pt.trace.json.gz"
+                analysis = traced(case, path, self.record["ceilings"])["analysis"]
+                self.record["predicted_replay"] = {"from": case.name, **(analysis["replay"] or {})}
+        self.run.save()
+
+    def trace(self) -> None:
+        """A few profiled steps of every full-size case at its smallest context."""
+        cases = self._traceable()
+        for number, case in enumerate(cases):
+            self.progress("trace", number, len(cases))
+            path = self.run.traces / f"{case.name}.pt.trace.json.gz"
+            self._entry(case.name)["trace"] = traced(case, path, self.record["ceilings"])
+            if path.stat().st_size > LARGE_TRACE_BYTES:
+                self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
+            self.run.save()
+        self.progress("trace", len(cases), len(cases))
+
+    def _traceable(self) -> list[Case]:
+        return [s for s in self.cases if s.full_size and s.name != AGAIN]
+
+    # -- building and proving -----------------------------------------------------------------
+
+    def _entry(self, name: str) -> dict[str, Any]:
+        entry: dict[str, Any] = self.record["variants"][name]
+        return entry
+
+    def _prepare_model(
+        self,
+        model: GPT,
+        contexts: tuple[int, ...],
+        variants: list[Variant],
+        gate_steps: int,
+    ) -> None:
+        full, workload = model is self.model, self.workload
+        buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
+        inputs = Inputs(model, self.precision, workload, max(*contexts, workload.prompt if full else 1))
+        gate = Gate(
+            model,
+            self.precision,
+            batch=workload.batch,
+            capacity=buckets[-1],
+            steps=gate_steps,
+            forced=min(GATE_FORCED, gate_steps),
+            seed=workload.seed,
+            brief=workload.brief_gate,
+        )
+        # the baseline first: its errors are the budget of all others
+        for number, variant in enumerate(sorted(variants, key=lambda v: v.name != BASELINE)):
+            self.progress(
+                f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
+            )
+            decoder = self._proven(variant, inputs, buckets, gate, full)
+            if decoder is not None:
+                for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
+                    self.cases.append(Case(name, decoder, contexts, inputs, full, workload))
+            self.run.save()
+
+    def _proven(
+        self, variant: Variant, inputs: Inputs, buckets: tuple[int, ...], gate: Gate, full: bool
+    ) -> Decoder | None:
+        """A decoder that passed the gate, or None with the reason in the record."""
+        entry, model = self._entry(variant.name), inputs.model
+        reason = why_not(variant, model.device.type)
+        if reason:
+            entry.update(status="not run", reason=reason)
+            return None
+        start = time.perf_counter()
+        try:
+            decoder = Decoder(
+                variant, model, batch=self.workload.batch, capacity=buckets[-1], buckets=buckets
+            )
+            warm_up = [asdict(cost) for cost in decoder.warm_up()]
+            seconds = time.perf_counter() - start
+            result = gate.check(decoder) if full else gate.check_briefly(decoder)
+            decoder.verify()
+            if full and result.status == "pass":
+                self._describe_decoder(entry, decoder, inputs)
+        except Exception as error:  # whatever a variant does wrong, the others are still measured
+            entry.update(status="failed", reason=one_line(error))
+            return None
+        if full:
+            entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
+        else:
+            n_bytes = floor_bytes(decoder, self.workload.contexts[0])
+            entry.setdefault("narrow_bytes", {})[str(model.config.n_embd)] = n_bytes
+            if result.status == "fail":
+                result.reason = f"at width {model.config.n_embd}: {result.reason}"
+        entry.update(status="proven" if result.status == "pass" else "failed", reason=result.reason)
+        return decoder if result.status == "pass" else None
+
+    def _describe_decoder(self, entry: dict[str, Any], decoder: Decoder, inputs: Inputs) -> None:
+        """Prediction and ops before anything is timed, and what it holds at the largest context."""
+        rates = self.record["ceilings"]
+        entry["prediction"] = {str(n): predict(decoder, n, rates) for n in (0, *self.workload.contexts)}
+        entry["ops"] = step_ops(decoder)
+        decoder.load(*inputs.first(self.workload.contexts[-1]))
+        entry["memory"] = decoder_bytes(decoder)
+        entry["slots"] = {str(n): decoder.bucket(n) for n in self.workload.contexts}
+
+
+def _compiled_graphs() -> int:
+    """Graphs that torch.compile has built in this process. Loading it for a count would take seconds."""
+    loaded = sys.modules.get("torch._dynamo.utils")
+    return 0 if loaded is None else int(loaded.counters["stats"]["unique_graphs"])

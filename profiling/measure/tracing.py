@@ -1,0 +1,80 @@
+"""Chrome traces of a few marked steps, and what the profiler itself costs.
+
+The files open in Perfetto, chrome://tracing and TensorBoard's profiler plugin. Their times are never quoted
+as the step's time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
+
+from profiling.analysis.phases import add_phases, phase_table
+from profiling.analysis.predict import Costs
+from profiling.analysis.trace_analysis import analyse
+from profiling.measure.cases import Case
+from profiling.measure.clock import Clock
+from variants.backends.one_launch import OneLaunch, Span
+from variants.decoder import Decoder
+from variants.errors import UserError
+
+WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
+LARGE_TRACE_BYTES = 100 << 20
+
+
+def activities(device: torch.device) -> list[ProfilerActivity]:
+    """What to record on this device. Raises UserError where the build cannot see it."""
+    if device.type != "cuda":
+        return [ProfilerActivity.CPU]
+    if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
+        raise UserError("this torch build cannot trace CUDA; install a CUDA build or use --no-trace")
+    return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
+
+
+def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
+    """Trace steps from where the decoder stands into `path`.
+
+    Returns their latencies under the profiler, ms, and what the threads of one launch did, if it is one.
+    """
+    clock = Clock(decoder.model.device)
+    plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
+    part = path.with_name("part-" + path.name)
+    launch = decoder.backend if isinstance(decoder.backend, OneLaunch) else None
+    if launch:
+        launch.watch(True)
+    latencies: list[float] = []
+    spans: list[Span] = []
+    with profile(
+        activities=activities(decoder.model.device),
+        schedule=plan,
+        on_trace_ready=lambda ready: ready.export_chrome_trace(str(part)),
+    ) as profiler:
+        for _ in range(WARM_UP_STEPS + TRACED_STEPS):
+            latencies += clock.each_ms(decoder.advance, 1)
+            profiler.step()
+    if launch:
+        launch.watch(False)
+        spans = launch.spans()
+        add_phases(part, spans)
+    part.replace(path)
+    return latencies[WARM_UP_STEPS:], spans
+
+
+def traced(case: Case, path: Path, ceilings: dict[str, float | None]) -> dict[str, Any]:
+    """Trace a case at its smallest context into `path`; what the record keeps of it."""
+    context = case.contexts[0]
+    case.load(context)
+    profiled_ms, spans = trace_steps(case.decoder, path)
+    analysis = analyse(path, profiled_ms, _replay_costs(ceilings))
+    kept = {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
+    return kept | ({"phases": phase_table(spans).to_dict("index")} if spans else {})
+
+
+def _replay_costs(ceilings: dict[str, float | None]) -> Costs:
+    """The replay's constants where this machine measured them."""
+    measured = {"tape_op_us": ceilings["tape_op_us"], "node_gap_us": ceilings["graph_node_us"]}
+    known = {name: (value, value, value) for name, value in measured.items() if value is not None}
+    return Costs(**known, measured=frozenset(known))

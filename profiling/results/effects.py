@@ -1,0 +1,185 @@
+"""What did each rung change, should it have, and what is left? Torch-free.
+
+Functions take the tables of one record and return plain values; None is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from profiling.results.metrics import AGAIN, Measured
+from profiling.results.stats import Interval
+from profiling.results.verdict import busy_ms
+from variants.ladder import BASELINE
+
+UNSTABLE = 0.10  # interquartile range over median, as pyperf warns
+
+# slot, or slot and new option -> what the change must or must not move: (quantity, whether it matters, why)
+Expected = tuple[tuple[str, bool, str], ...]
+EAGER_PREFILL = ("ttft", False, "the prefill is run eagerly")
+EXPECTED: dict[tuple[str, ...], Expected] = {
+    ("cache", "concat"): (
+        ("short", True, "one token of work instead of the whole text"),
+        ("long", True, "the longer the text, the more is saved"),
+        ("ttft", False, "the first pass computes every token with or without a cache"),
+    ),
+    ("cache", "static"): (
+        ("long", True, "the concatenation copies the whole cache, which grows with the text"),
+    ),
+    ("head", "last position"): (
+        ("short", False, "a step has one position: there is nothing to leave out"),
+        ("ttft", True, "the prompt's other positions no longer go through lm_head"),
+    ),
+    ("attention", "fused"): (("short", True, "one op per layer instead of several"),),
+    ("executor", "op tape"): (("short", True, "the model's Python is gone"), EAGER_PREFILL),
+    ("executor",): (("short", True, "less Python, fewer launches or ops"), EAGER_PREFILL),
+    ("backend",): (("short", True, "one launch, or few, instead of hundreds"), EAGER_PREFILL),
+    ("pages",): (("short", True, "fewer TLB misses while the weights are read"),),
+    ("precision",): (("short", True, "fewer bytes of weights to read"),),
+    ("kv",): (("long", True, "fewer bytes of cache to read"),),
+}
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One rung against its parent at the smallest context, ms.
+
+    `share` is of the parent's excess; None where that may be 0, or where nothing was found.
+    """
+
+    variant: str
+    parent: str
+    removes: str
+    removed: Interval | None
+    noise: float | None
+    excess: Interval | None  # the parent's
+    left: Interval | None  # the rung's own excess
+
+    @property
+    def found(self) -> str:
+        """What may be claimed: nothing smaller than the run's own noise."""
+        if self.removed is None or self.noise is None:
+            return "unknown"
+        if self.removed.contains(0.0) or abs(self.removed.mid) <= self.noise:
+            return "nothing beyond the noise"
+        return "faster" if self.removed.mid > 0 else "slower"
+
+    @property
+    def share(self) -> float | None:
+        if self.removed is None or self.excess is None or self.excess.low <= 0:
+            return None
+        return self.removed.mid / self.excess.mid if self.found in ("faster", "slower") else None
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """`ratio` is the rung over its parent; `noise` is how far the baseline strays from itself."""
+
+    variant: str
+    quantity: str  # 'short' and 'long': step at the smallest and largest context; 'ttft'
+    matters: bool
+    why: str
+    ratio: Interval | None
+    noise: float | None
+
+    @property
+    def moved(self) -> bool | None:
+        if self.ratio is None or self.noise is None:
+            return None
+        return not self.ratio.contains(1.0) and abs(self.ratio.mid - 1) > self.noise
+
+    @property
+    def outcome(self) -> str:
+        if self.moved is None or self.ratio is None:
+            return "unknown"
+        if self.moved == self.matters and (not self.moved or self.ratio.mid < 1):
+            return "as expected"
+        return "against expectation" if self.moved else "not seen"
+
+
+def effects(measured: Measured) -> list[Effect]:
+    """Every measured rung with a measured parent, in ladder order."""
+    return [
+        _effect(measured, row)
+        for row in measured.ladder()
+        if row["measured"] and row["parent"] and measured.has_times(row["parent"])
+    ]
+
+
+def _effect(measured: Measured, row: dict[str, Any]) -> Effect:
+    name, parent = row["variant"], row["parent"]
+    excess, removed = measured.excess_full(parent), row["removed_ms"]
+    ratio, step = noise(measured, "short"), measured.step_quantiles(parent, measured.contexts[0])
+    noise_ms = ratio * step["median"] if ratio is not None and step else None
+    removes = measured.record["variants"][name]["removes"]
+    return Effect(name, parent, removes, removed, noise_ms, excess, row["excess_ms"])
+
+
+def expectations(measured: Measured) -> list[Expectation]:
+    """Where rungs should and should not matter, and what was measured there."""
+    found = []
+    for name, entry in measured.record["variants"].items():
+        parent = entry["parent"]
+        if not parent or not measured.has_times(name) or not measured.has_times(parent):
+            continue
+        slot, _, after = entry["difference"]
+        expected = EXPECTED.get((slot, after), EXPECTED.get((slot,), ()))
+        for quantity, matters, why in expected:
+            ratio = measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
+            found.append(Expectation(name, quantity, matters, why, ratio, noise(measured, quantity)))
+    return found
+
+
+def noise(measured: Measured, quantity: str) -> float | None:
+    """The largest ratio, less one, that the baseline shows against itself at 95 % confidence."""
+    aa = measured.ratio(_series(measured, AGAIN, quantity), _series(measured, BASELINE, quantity))
+    return None if aa is None else max(abs(aa.low - 1), abs(aa.high - 1))
+
+
+def _series(measured: Measured, name: str, quantity: str) -> pd.Series:
+    """By round: the step at the smallest or largest context, or the time to the first token, ms."""
+    if quantity == "ttft":
+        rows = measured.ttft[measured.ttft.variant == name]
+        return rows.set_index("round").ms.astype(float)
+    return measured.steps(name, measured.contexts[0 if quantity == "short" else -1])
+
+
+def rest(measured: Measured, name: str) -> dict[str, float] | None:
+    """What an unprofiled step consists of, ms; the values sum to its median at the traced context.
+
+    `memory floor`; `ops beyond it`: time in ops, the profiler's share taken off, less the memory floor; and
+    the remaining gap, divided as the trace divides it. None without a trace that fits the step.
+    """
+    trace = measured.record["variants"][name].get("trace")
+    if not trace or trace["analysis"]["problems"]:
+        return None
+    step = measured.step_quantiles(name, trace["context"])
+    floor = measured.memory_floor_ms(name, trace["context"])
+    if step is None or floor is None:
+        return None
+    busy = busy_ms(trace["analysis"], step["median"])
+    if busy > step["median"]:  # the machine was slower while it was traced: the shares would be fiction
+        return None
+    parts = {k: v for k, v in trace["analysis"]["parts_us"].items() if k not in ("compute", "busy")}
+    total, gap = sum(parts.values()), step["median"] - busy
+    divided = {part: gap * us / total if total else 0.0 for part, us in parts.items()}
+    return {"step": step["median"], "memory floor": floor, "ops beyond it": busy - floor, **divided}
+
+
+def unstable(measured: Measured, name: str, context: int) -> bool:
+    """Whether single steps spread so far that their median is to be read with care."""
+    spread = measured.spread(name, context)
+    return spread is not None and spread > UNSTABLE
+
+
+def compare_readings(measured: Measured, name: str) -> str | None:
+    """Which reading of the excess is larger, `full` size or `narrow`; `same` where their intervals meet."""
+    full, narrow = measured.excess_full(name), measured.excess_narrow(name)
+    if full is None or narrow is None:
+        return None
+    if full.low <= narrow.high and narrow.low <= full.high:
+        return "same"
+    return "full" if full.mid > narrow.mid else "narrow"

@@ -1,0 +1,130 @@
+"""How near do batches and phases come to what memory and compute allow? From a record; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from profiling.cost.work import (
+    FLOPS_PER_MAC,
+    forward,
+    kv_bytes_per_token,
+    macs,
+    step_macs,
+    weights_read_bytes,
+)
+from variants.config import GPTConfig
+
+WIDTH = {"float32": 4, "bfloat16": 2, "float64": 8}
+
+
+@dataclass(frozen=True)
+class Phase:
+    """A prefill or a step: what it took and what it computed and read."""
+
+    name: str
+    tokens: int
+    ms: float
+    macs: int
+    bytes: int
+
+    @property
+    def flop_rate(self) -> float:
+        """FLOP/s."""
+        return FLOPS_PER_MAC * self.macs / self.ms * 1e3
+
+    @property
+    def read_rate(self) -> float:
+        """Bytes/s."""
+        return self.bytes / self.ms * 1e3
+
+
+def takeover(
+    config: GPTConfig, context: int, dtype_bytes: int, read_rate: float, flop_rate: float
+) -> float | None:
+    """Batch at which arithmetic takes as long as reading; None where reading the cache outgrows it."""
+    weights_s = weights_read_bytes(config, dtype_bytes) / read_rate
+    cache_s = context * kv_bytes_per_token(config, dtype_bytes) / read_rate
+    row_s = FLOPS_PER_MAC * step_macs(config, context) / flop_rate
+    return weights_s / (row_s - cache_s) if row_s > cache_s else None
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """The steps of one variant over batch, and its prefills over prompt length."""
+
+    record: dict[str, Any]
+    config: GPTConfig
+    name: str
+    context: int
+    prompts: Sequence[int]
+
+    @property
+    def batches(self) -> list[int]:
+        """Batches with times."""
+        timed = {s["batch"] for s in self.record["samples"] if s["context"] == self.context}
+        return sorted(timed)
+
+    @property
+    def left_out(self) -> dict[str, str]:
+        return {n: entry["reason"] for n, entry in self.record["batches"].items() if entry["reason"]}
+
+    @property
+    def read_rate(self) -> float:
+        """Bytes/s that this machine reads."""
+        return float(self.record["ceilings"]["read_gb_per_s"]) * 1e9
+
+    @property
+    def flop_rate(self) -> float:
+        """FLOP/s of this machine's matmul."""
+        return float(self.record["ceilings"]["matmul_flop_per_s"])
+
+    @property
+    def weight_bytes(self) -> int:
+        return WIDTH[self.record["model"]["precision"]]
+
+    def step_ms(self, batch: int) -> float:
+        """Median over all timed steps."""
+        steps: list[float] = [
+            ms
+            for sample in self.record["samples"]
+            if (sample["batch"], sample["context"]) == (batch, self.context)
+            for ms in sample["steps_ms"]
+        ]
+        return median(steps)
+
+    def tokens_per_s(self, batch: int) -> float:
+        return 1e3 * batch / self.step_ms(batch)
+
+    def memory_ms(self, batch: int) -> float:
+        return float(self._predicted(batch)["memory_ms"])
+
+    def compute_ms(self, batch: int) -> float:
+        return float(self._predicted(batch)["arithmetic_ms"])
+
+    def cache_bytes(self, batch: int) -> int:
+        return int(self.record["batches"][str(batch)]["cache_bytes"])
+
+    def _predicted(self, batch: int) -> dict[str, Any]:
+        predicted: dict[str, Any] = self.record["batches"][str(batch)]["prediction"]
+        return predicted
+
+    def decode(self) -> Phase:
+        """A step of one row."""
+        predicted = self._predicted(1)
+        name = f"decode at {self.context}"
+        return Phase(name, 1, self.step_ms(1), predicted["macs"], predicted["bytes"])
+
+    def prefills(self) -> list[Phase]:
+        """One row over prompt length: all keys are scored, the last position's logits kept."""
+        return [self._prefill(n) for n in self.prompts]
+
+    def _prefill(self, n: int) -> Phase:
+        times: list[float] = [p["ms"] for p in self.record["prefills"] if p["prompt"] == n]
+        width = self.weight_bytes
+        positions = (n - 1) * self.config.n_embd * width
+        written = n * kv_bytes_per_token(self.config, width)
+        moved = weights_read_bytes(self.config, width, batch=n) + positions + written
+        return Phase(f"prefill of {n}", n, median(times), macs(self.config, forward(n, logits=1)), moved)

@@ -1,0 +1,79 @@
+"""The planning question backwards: given a device's memory, how many tokens and requests fit?
+
+No torch here. What the weights leave of the usable share of memory is divided by what a token, or a
+request of a given length, keeps. Blocks are counted as serving does it: a request holds whole blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from profiling.sizing.model_shape import (
+    KvFormat,
+    ModelShape,
+    attention_pairs,
+    kv_bytes,
+    kv_token_bytes,
+    longest_context,
+)
+from variants.errors import UserError
+
+GIB = 2**30
+BLOCK_TOKENS = 16  # vLLM's default block size
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What fits beside the weights."""
+
+    usable_bytes: int  # device memory times utilisation
+    free_bytes: int  # of that, for the cache
+    tokens: int | None  # of all requests together; None where windows make it depend on the lengths
+    requests: int  # of `context` tokens each
+    request_bytes: int
+    longest: int | None  # the longest single request; None: any length
+
+
+def plan(
+    shape: ModelShape,
+    kv: KvFormat,
+    context: int,
+    device_gib: float,
+    utilisation: float,
+    other_gib: float = 0.0,
+) -> Plan:
+    """Fit requests of `context` tokens. `other_gib`: activations, graphs and what else is not counted here.
+
+    Raises UserError where the numbers cannot be, the weights' size is unknown, or nothing is left.
+    """
+    if not device_gib > 0 or not 0 < utilisation <= 1 or not other_gib >= 0 or context < 1:
+        raise UserError(
+            f"cannot plan {context} tokens on {device_gib} GiB used to {utilisation} with {other_gib} GiB "
+            "for other things: memory and tokens must be positive, the share in 0 to 1"
+        )
+    if shape.weights_bytes is None:
+        raise UserError(f"{shape.name}: the size of the weights is not known; give it by --weights-gib")
+    usable = int(device_gib * utilisation * GIB)
+    free = usable - shape.weights_bytes - int(other_gib * GIB)
+    if free < kv_token_bytes(shape, kv):
+        raise UserError(
+            f"{shape.name}: {shape.weights_bytes / GIB:.2f} GiB of weights and {other_gib:g} GiB for other "
+            f"things leave nothing of {usable / GIB:.2f} GiB for a cache"
+        )
+    blocks = -(-context // BLOCK_TOKENS)
+    request = kv_bytes(shape, blocks * BLOCK_TOKENS, kv)
+    windowed = any(window is not None for window in shape.windows)
+    tokens = None if windowed else free // kv_token_bytes(shape, kv)
+    return Plan(usable, free, tokens, free // request, request, longest_context(shape, free, kv))
+
+
+def doubling(shape: ModelShape, kv: KvFormat, context: int) -> dict[str, float]:
+    """What becomes how many times as large when the context doubles."""
+    n = context
+    return {
+        "cache of a request": kv_bytes(shape, 2 * n, kv) / kv_bytes(shape, n, kv),
+        "prefill, attention": attention_pairs(shape, 2 * n) / attention_pairs(shape, n),
+        "prefill, linear layers": 2.0,
+        "decode step, attention": kv_bytes(shape, 2 * n, kv) / kv_bytes(shape, n, kv),
+        "decode step, linear layers": 1.0,
+    }

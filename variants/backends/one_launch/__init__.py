@@ -1,0 +1,11 @@
+"""Backend `one launch`: the whole step in one parallel region of one C++ call.
+
+csrc/ from the bottom up: vec (vectors), weights and quantised (how weights are stored), product (rows times
+vectors), attention, barrier, model (what a step works on), step (the phases), op (PyTorch operations); read
+(the plain read of the memory floor); selfcheck (a program for the sanitizers).
+"""
+
+from variants.backends.one_launch.backend import PHASES, OneLaunch, PlainRead, Span
+from variants.backends.one_launch.build import why_no_one_launch
+
+__all__ = ["PHASES", "OneLaunch", "PlainRead", "Span", "why_no_one_launch"]

@@ -1,0 +1,98 @@
+"""The one-launch backend and the plain read, as Python sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from variants.backends.modules import Backend
+from variants.backends.one_launch import build
+from variants.model import GPT
+from variants.slots.cache import StaticCache
+
+PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
+CACHE_LINE = 64  # bytes
+
+
+class Span(NamedTuple):
+    """One thread's work in one phase, without its wait at the barrier. Nanoseconds since the epoch."""
+
+    phase: str
+    layer: int
+    thread: int
+    start_ns: int
+    end_ns: int
+
+
+class OneLaunch(Backend):
+    """One C++ call per step over a static cache, with torch's thread setting.
+
+    It reads the model's tensors in place and attends over length + 1 slots, whatever the bucket.
+    Prompts and chunks go through the modules, over the same cache.
+    """
+
+    def __init__(self, model: GPT, cache: StaticCache, precision: str) -> None:
+        build.load()
+        config = model.config
+        named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
+        self.cache = cache
+        self.plan = torch.classes.decode_floor.Plan(
+            precision,
+            [config.n_head, config.n_kv_head],
+            config.layer_norm_epsilon,
+            {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
+            cache.k,
+            cache.v,
+        )
+        self.number = self.plan.number()
+        self.logits = model.wpe.weight.new_empty(cache.k[0].size(0), config.vocab_size)
+
+    def step(self, token: Tensor) -> Tensor:
+        """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""
+        torch.ops.decode_floor.one_launch_step.default(self.number, token, self.cache.length, self.logits)
+        return self.logits
+
+    def watch(self, on: bool) -> None:
+        """Record the phases of the following steps, for `spans`."""
+        self.plan.watch(on)
+
+    def spans(self) -> list[Span]:
+        """What the threads did in the steps watched since the last call."""
+        return [Span(PHASES[phase], *rest) for phase, *rest in self.plan.spans().tolist()]
+
+
+def _as_kernels_take_it(tensor: Tensor) -> Tensor:
+    """Biases, norms and scales in float32 whatever the weights are; rows of int8 in whole cache lines."""
+    if tensor.dim() == 1:
+        return tensor.float()
+    if tensor.dtype == torch.int8:
+        return functional.pad(tensor, (0, -tensor.size(1) % CACHE_LINE)).contiguous()
+    return tensor
+
+
+class PlainRead:
+    """Reads every byte of some contiguous CPU tensors once per call, with all of torch's threads.
+
+    Laid end to end in the order given, the tensors are split into one consecutive part per thread, in whole
+    cache lines. A thread reads its part tensor by tensor, each as eight stretches side by side. Where the
+    tensors lie is looked up here: passing hundreds of them in every call would take longer than reading a
+    narrow model.
+    Raises UserError where the kernels cannot be built, ValueError for other tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        build.load()
+        if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):
+            raise ValueError("a plain read takes contiguous CPU tensors")
+        self.tensors = list(tensors)  # alive, and where they were
+        places = [[tensor.data_ptr(), tensor.nbytes] for tensor in tensors]
+        self.places = torch.tensor(places, dtype=torch.int64).view(-1, 2)
+
+    def __call__(self) -> int:
+        """The sum of all bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros."""
+        checksum: int = torch.ops.decode_floor.read_bytes.default(self.places)
+        return checksum

@@ -1,0 +1,73 @@
+"""Builds the one-launch kernels for this machine's instruction sets, once, and loads them.
+
+Half a minute at first use; afterwards the library is found by its key, which names the compiler too (see
+`variants.build_cache`). One compiler call and no build system, so nothing can be left half done or locked.
+"""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from variants import build_cache
+from variants.errors import UserError
+
+SOURCES = Path(__file__).parent / "csrc"
+LIBRARY = "one_launch.so"
+# isystem: warnings of torch's own headers are not ours
+TORCH = Path(torch.__file__).parent
+FLAGS = ("-std=c++20", "-fno-math-errno", "-isystem", str(TORCH / "include"))
+OPTIMISED = ("-O3", "-march=native", "-fopenmp", "-fPIC", "-shared")
+LINK = (f"-L{TORCH / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{TORCH / 'lib'}")
+
+
+def compile_command(source: str, output: Path, flags: Sequence[str], link: Sequence[str] = LINK) -> list[str]:
+    """The compiler call that makes `output` from one file of csrc/."""
+    return [str(build_cache.compiler()), *flags, *FLAGS, str(SOURCES / source), "-o", str(output), *link]
+
+
+def why_no_one_launch(device: str) -> str | None:
+    """None where the one-launch backend can run, else the reason."""
+    if device != "cpu":
+        return "one launch per step is written for the CPU"
+    if sys.platform != "linux":
+        return f"the one-launch kernels are built with GCC or Clang on Linux, not on {sys.platform}"
+    if build_cache.compiler() is None:
+        return "no C++ compiler found: install g++, or name one in CXX, to build the one-launch kernels"
+    return None
+
+
+@functools.cache
+def load() -> None:
+    """Make torch.ops.decode_floor and torch.classes.decode_floor available, or raise UserError."""
+    reason = why_no_one_launch("cpu")
+    if reason:
+        raise UserError(reason)
+    library = _library()
+    if not library.exists():
+        _build(library)
+    torch.ops.load_library(str(library))
+
+
+def _library() -> Path:
+    texts = [path.read_bytes() for path in sorted(SOURCES.iterdir())]
+    return build_cache.folder("one_launch", *FLAGS, *OPTIMISED, *texts) / LIBRARY
+
+
+def _build(library: Path) -> None:
+    """Compile under a name of its own and move the result: builds may race or die, none is seen half done."""
+    print("building the one-launch kernels, once per machine (half a minute)", file=sys.stderr)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
+        made = Path(scratch) / LIBRARY
+        done = subprocess.run(compile_command("op.cpp", made, OPTIMISED), capture_output=True, text=True)
+        if done.returncode:
+            errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
+            raise UserError(f"building the one-launch kernels failed: {errors[0]}")
+        made.replace(library)

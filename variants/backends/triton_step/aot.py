@@ -1,0 +1,189 @@
+"""What does the compiler make of the kernels? Compiles them for GPUs that are not here and reads its output.
+
+    python -m variants.backends.triton_step.aot [--arch 80 86] [--precision float32 int8] [--json]
+
+The backends themselves are run, with a driver that names a target and launches nothing, so what is compiled
+is what a device would be asked for: same arguments, alignment and options. Needs no GPU; the assembler and
+disassembler are in Triton's wheel. TRITON_INTERPRET must not be set.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import triton
+from rich.console import Console
+from rich.table import Table
+from triton.backends.compiler import GPUTarget
+from triton.runtime import driver
+
+from variants.backends.triton_step import ops, plan, steps
+from variants.command import run
+from variants.config import GPTConfig
+from variants.model import GPT
+from variants.slots.cache import StaticCache
+from variants.slots.precision import convert
+
+CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
+MULTIPROCESSORS = {80: 108, 86: 84, 90: 132, 100: 148}  # A100, A40, H100 and H200, B200
+CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers run the same kernels
+PRECISIONS = ("float32", "bfloat16", "int8")
+
+
+class NamedTarget:
+    """Stands in for a driver. The launcher keeps kernels by device number, so that is the architecture."""
+
+    def __init__(self, arch: int) -> None:
+        self.arch = arch
+
+    def get_current_target(self) -> GPUTarget:
+        return GPUTarget("cuda", self.arch, 32)
+
+    def get_current_device(self) -> int:
+        return self.arch
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_active_torch_device(self) -> torch.device:
+        return torch.device("cpu")
+
+
+def empty_model(config: GPTConfig, precision: str) -> GPT:
+    """A model of zeros."""
+    with torch.device("meta"):
+        model = GPT(config)
+    model = model.to_empty(device="cpu").requires_grad_(False)
+    for parameter in model.parameters():
+        parameter.zero_()
+    return convert(model, precision)
+
+
+def compiled(
+    arch: int, precision: str, batch: int = 1, config: GPTConfig = CONFIG, capacity: int = 1024
+) -> Iterator[tuple[str, Any]]:
+    """(name, compiled kernel) of every kernel of both backends, each once."""
+    seen: dict[str, Any] = {}
+
+    def compile_only(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
+        done = kernel.warmup(*arguments, grid=(programs,), num_warps=plan.WARPS, **options)
+        if not any(done is kernel for kernel in seen.values()):
+            seen[f"{kernel.__name__}{sum(name.startswith(kernel.__name__) for name in seen) or ''}"] = done
+
+    active, launch = driver._active, ops._launch
+    driver.set_active(NamedTarget(arch))
+    ops._launch = compile_only
+    try:
+        programs = MULTIPROCESSORS[arch]
+        model = empty_model(config, precision)
+        cache = StaticCache(config, batch, capacity, model.wpe.weight)
+        token = torch.zeros(batch, 1, dtype=torch.int64)
+        with torch.inference_mode():
+            steps.TritonStep(model, cache, programs=programs, pdl=arch >= 90).step(token)
+            steps.OneLaunch(model, cache, resident=programs).step(token)
+    finally:
+        driver._active, ops._launch = active, launch
+    yield from seen.items()
+
+
+def disassemble(kernel: Any) -> tuple[str, str]:
+    """(resource usage, machine code) as cuobjdump prints them."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(kernel.asm["cubin"])
+        file.flush()
+        usage, code = (
+            subprocess.run([CUOBJDUMP, option, file.name], capture_output=True, text=True, check=True)
+            for option in ("-res-usage", "-sass")
+        )
+    return usage.stdout + usage.stderr, code.stdout
+
+
+def memory_instructions(code: str) -> list[str]:
+    """Loads, stores, atomics, fences and waits in program order, by opcode."""
+    lines = re.findall(r"/\*[0-9a-f]{4,5}\*/\s+(?:@!?U?P\w+\s+)?([A-Z][\w.]*)", code)
+    return [op for op in lines if re.match(r"LDG|LDL|STL|STG|RED|ATOM|CCTL|BAR|ACQBULK", op)]
+
+
+def is_wide(op: str) -> bool:
+    return op.startswith("LDG") and ".128" in op
+
+
+def prefetched(code: str) -> list[int]:
+    """For each arrival at the grid barrier, the 128-bit loads before the first poll."""
+    loads: list[int] = []
+    counting = False
+    for op in memory_instructions(code):
+        if op.startswith("RED"):  # an arrival's result is unused, so it becomes a reduction
+            loads.append(0)
+            counting = True
+        elif op.startswith("ATOM"):
+            counting = False
+        elif counting and is_wide(op):
+            loads[-1] += 1
+    return loads
+
+
+def before_wait(code: str) -> int | None:
+    """128-bit loads before a dependent launch waits for its predecessor; None if it does not wait."""
+    ops_in_order = memory_instructions(code)
+    if "ACQBULK" not in ops_in_order:
+        return None
+    return sum(is_wide(op) for op in ops_in_order[: ops_in_order.index("ACQBULK")])
+
+
+def report(kernel: Any) -> dict[str, Any]:
+    """What the compiler decided, as numbers."""
+    usage, code = disassemble(kernel)
+    numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
+    found = memory_instructions(code)
+    return {
+        "registers": numbers["REG"],
+        "spills": sum(op.startswith(("LDL", "STL")) for op in found),
+        "shared_bytes": kernel.metadata.shared,
+        "wide_loads": sum(map(is_wide, found)),
+        "loads": sum(op.startswith("LDG") for op in found),
+        "non_coherent_loads": kernel.asm["ptx"].count("ld.global.nc"),
+        "prefetched": prefetched(code),
+        "before_wait": before_wait(code),
+        "tensor_core_products": len(re.findall(r"\b[A-Z]*MMA\.", code)),
+    }
+
+
+def rows(arches: list[int], precisions: list[str], batch: int) -> Iterator[dict[str, Any]]:
+    for arch in arches:
+        for precision in precisions:
+            for name, kernel in compiled(arch, precision, batch):
+                yield {"kernel": name, "arch": arch, "precision": precision, "batch": batch, **report(kernel)}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--arch", type=int, nargs="+", default=[80, 86, 90, 100], choices=MULTIPROCESSORS)
+    parser.add_argument("--precision", nargs="+", default=PRECISIONS, choices=PRECISIONS)
+    parser.add_argument("--batch", type=int, default=1)
+    parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
+    arguments = parser.parse_args(argv)
+    found = rows(arguments.arch, arguments.precision, arguments.batch)
+    if arguments.json:
+        for row in found:
+            print(json.dumps(row), flush=True)
+        return
+    table = Table(title=f"Triton {triton.__version__}, batch {arguments.batch}")
+    for number, row in enumerate(found):
+        if number == 0:
+            for column in row:
+                table.add_column(column)
+        table.add_row(*(str(value) for value in row.values()))
+    Console(width=200).print(table)
+
+
+if __name__ == "__main__":
+    run(main)

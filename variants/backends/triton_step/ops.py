@@ -1,0 +1,162 @@
+"""Every kernel as an operator of torch.library, which torch.compile, the gate and the profiler see.
+
+Operators carry only tensors and numbers: a kernel's geometry is planned again from `setting` (cached), so
+that a graph saved by one process means the same in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from variants.backends.triton_step import kernels, persistent, plan
+from variants.backends.triton_step.plan import Geometry, Setting
+
+
+def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
+    kernel[(programs,)](*arguments, num_warps=plan.WARPS, **options)
+
+
+def geometry(setting: Sequence[int], epsilon: float) -> Geometry:
+    """The compile-time constants that belong to `setting`."""
+    return plan.plan(Setting(*setting), epsilon)
+
+
+@torch.library.custom_op("triton_step::qkv", mutates_args=("x", "q", "k_cache", "v_cache"))
+def qkv(
+    token: Tensor,
+    length: Tensor,
+    wte: Tensor,
+    wpe: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    first: bool,
+    pdl: bool,
+) -> None:
+    """Norm of x [programs,B,C], projection to q and caches; the `first` of a step puts the embedding in x."""
+    g = geometry(setting, epsilon)
+    tensors = (token, length, wte, wpe, x, weight, scale, bias, gain, shift, q, k_cache, v_cache)
+    _launch(kernels.qkv_kernel, g.programs, *tensors, g, first, pdl, launch_pdl=pdl)
+
+
+@torch.library.custom_op("triton_step::attend", mutates_args=("o", "partial", "weight", "arrived"))
+def attend(
+    length: Tensor,
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    o: Tensor,
+    partial: Tensor,
+    weight: Tensor,
+    arrived: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    pdl: bool,
+) -> None:
+    """Attention of q [B,H*D] over slots 0..length, into o [B,H*D]."""
+    g = geometry(setting, epsilon)
+    tensors = (length, q, k_cache, v_cache, o, partial, weight, arrived)
+    _launch(kernels.attend_kernel, g.batch * g.n_head * g.splits, *tensors, g, pdl, launch_pdl=pdl)
+
+
+@torch.library.custom_op("triton_step::residual", mutates_args=("x",))
+def residual(
+    x: Tensor,
+    y: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    down: bool,
+    pdl: bool,
+) -> None:
+    """x [B,C] += y weight^T + bias, with the matrix `down` or `out`."""
+    g = geometry(setting, epsilon)
+    matrix = g.down if down else g.out
+    _launch(kernels.residual_kernel, g.programs, x, y, weight, scale, bias, matrix, g, pdl, launch_pdl=pdl)
+
+
+@torch.library.custom_op("triton_step::up", mutates_args=("h",))
+def up(
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    h: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    pdl: bool,
+) -> None:
+    """h [B,F] = gelu(norm(x) weight^T + bias)."""
+    g = geometry(setting, epsilon)
+    tensors = (x, weight, scale, bias, gain, shift, h)
+    _launch(kernels.up_kernel, g.programs, *tensors, g, pdl, launch_pdl=pdl)
+
+
+@torch.library.custom_op(
+    "triton_step::head", mutates_args=("token", "length", "logits", "value", "index", "counters")
+)
+def head(
+    token: Tensor,
+    length: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    scale: Tensor | None,
+    bias: Tensor,
+    gain: Tensor,
+    shift: Tensor,
+    logits: Tensor,
+    value: Tensor,
+    index: Tensor,
+    counters: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    pdl: bool,
+) -> None:
+    """logits [B,V] of norm(x); their argmax into token, length + 1 into length."""
+    g = geometry(setting, epsilon)
+    tensors = (token, length, x, weight, scale, bias, gain, shift, logits, value, index, counters)
+    _launch(kernels.head_kernel, g.programs, *tensors, g, pdl, launch_pdl=pdl)
+
+
+@torch.library.custom_op(
+    "triton_step::one_step",
+    mutates_args=("token", "length", "k_caches", "v_caches", "scratch", "logits"),
+)
+def one_step(
+    table: Tensor,
+    token: Tensor,
+    length: Tensor,
+    wte: Tensor,
+    wpe: Tensor,
+    types: Sequence[Tensor],
+    k_caches: Sequence[Tensor],
+    v_caches: Sequence[Tensor],
+    scratch: Sequence[Tensor],
+    logits: Tensor,
+    setting: Sequence[int],
+    epsilon: float,
+    polls: int,
+    cooperative: bool,
+) -> None:
+    """The whole step in one launch. Weights and caches are found through the addresses in `table`; a matrix
+    and a vector in `types` say what they are made of."""
+    g = geometry(setting, epsilon)
+    tensors = (table, token, length, wte, wpe, *types, k_caches[0], *scratch, logits)
+    options = {"launch_cooperative_grid": True} if cooperative else {}
+    _launch(persistent.one_step, g.programs, *tensors, g, polls, **options)

@@ -1,0 +1,226 @@
+"""Slot `backend` in Triton: `TritonStep` (a kernel per phase) and `OneLaunch` (one persistent kernel).
+
+Both keep the contract of `variants.backends.modules.Backend` over the buffers of a static cache. They run on
+CUDA, or in Triton's interpreter (TRITON_INTERPRET=1) on a CPU, which proves results and not speed.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import triton
+from torch import Tensor, nn
+
+from variants.backends.modules import Backend
+from variants.backends.triton_step import interpreter, ops
+from variants.backends.triton_step.plan import Geometry, Setting
+from variants.errors import UserError
+from variants.model import GPT
+from variants.slots.cache import StaticCache
+
+if triton.knobs.runtime.interpret:
+    interpreter.correct()
+
+POLLS = 1 << 22  # of one program in one step: seconds on a device, where a whole step takes less than 1 ms
+ALIGNMENT_BYTES = 16  # of a 128-bit load
+
+
+class Weights(NamedTuple):
+    """What a kernel needs of a projection, in the order of its arguments."""
+
+    matrix: Tensor  # [out,in], float32, bfloat16 or int8
+    scale: Tensor | None  # float32 [out], for int8
+    bias: Tensor  # [out]
+    gain: Tensor  # [in], of the norm before it; the bias stands in where there is none
+    shift: Tensor
+
+
+def weights(projection: nn.Module, bias: Tensor | None = None, norm: nn.Module | None = None) -> Weights:
+    """The tensors of a projection as they lie in the model; `bias` for one that has none."""
+    weight = projection.weight
+    bias = projection.bias if bias is None else bias  # type: ignore[assignment]
+    scale = projection.scale if weight.dtype == torch.int8 else None
+    gain, shift = (bias, bias) if norm is None else (norm.weight, norm.bias)
+    return Weights(weight, scale, bias, gain, shift)  # type: ignore[arg-type]
+
+
+class Scratch(NamedTuple):
+    """Buffers between phases, in the order of the persistent kernel's arguments."""
+
+    x: Tensor  # float32 [programs,B,C]: copies of the embedding, of which the first is the residual stream
+    q: Tensor  # float32 [B,H*D]
+    o: Tensor  # float32 [B,H*D], attention's output
+    h: Tensor  # float32 [B,F]
+    partial: Tensor  # float32 [B*H,splits,D], a split's output
+    weight: Tensor  # float32 [B*H,splits], its log-sum-exp
+    value: Tensor  # float32 [B,programs], a program's best logit
+    place: Tensor  # int32 [B,programs], and where
+    arrived: Tensor  # int32 [B*H], splits that have finished
+    counters: Tensor  # int32 [3]: programs that have finished, grid barrier, watchdog
+
+
+def scratch(g: Geometry, device: torch.device) -> Scratch:
+    """Floats start as NaN, so that reading what no phase has written shows."""
+
+    def floats(*shape: int) -> Tensor:
+        return torch.full(shape, torch.nan, device=device)
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.int32, device=device)
+
+    B, C, pairs = g.batch, g.out.rows, g.batch * g.n_head
+    return Scratch(
+        x=floats(g.programs, B, C),
+        q=floats(B, C),
+        o=floats(B, C),
+        h=floats(B, g.up.rows),
+        partial=floats(pairs, g.splits, g.head_dim),
+        weight=floats(pairs, g.splits),
+        value=floats(B, g.programs),
+        place=zeros(B, g.programs),
+        arrived=zeros(pairs),
+        counters=zeros(3),
+    )
+
+
+def resident_programs(device: torch.device) -> int:
+    """One program per multiprocessor: whatever its 256 threads use, up to 255 registers each, it fits."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_properties(device).multi_processor_count
+    if not triton.knobs.runtime.interpret:
+        raise UserError(
+            "the Triton backends need a CUDA device; on a CPU they run in Triton's interpreter only "
+            "(set TRITON_INTERPRET=1 before starting, to check results)"
+        )
+    return 1  # it runs programs one after another, so a second one would never reach a barrier
+
+
+class _Step(Backend):
+    """What both schedules share: geometry, buffers, and the model's tensors as they lie in memory."""
+
+    def __init__(self, model: GPT, cache: StaticCache, programs: int, block: int) -> None:
+        config, device = model.config, model.device
+        if model.dtype not in (torch.float32, torch.bfloat16):
+            raise UserError(f"the Triton backends run float32 and bfloat16 activations, not {model.dtype}")
+        if model.lm_head.weight.dtype not in (torch.float32, torch.bfloat16, torch.int8):
+            raise UserError("the Triton backends read float32, bfloat16 and int8 weights, not int4")
+        batch, _, capacity, _ = cache.k[0].shape
+        self.model, self.cache = model, cache
+        no_bias = model.wpe.weight.new_zeros(config.vocab_size)
+        self.head = weights(model.lm_head, bias=no_bias, norm=model.ln_f)
+        self.layers = [
+            {
+                "qkv": weights(block.get_submodule("qkv"), norm=block.get_submodule("ln_1")),
+                "out": weights(block.get_submodule("out")),
+                "up": weights(block.get_submodule("up"), norm=block.get_submodule("ln_2")),
+                "down": weights(block.get_submodule("down")),
+            }
+            for block in model.blocks
+        ]
+        setting = Setting(
+            *(config.n_layer, config.n_head, config.n_kv_head, config.n_embd, config.n_inner),
+            *(config.vocab_size, capacity, batch, self.head.matrix.element_size()),
+            half=model.dtype == torch.bfloat16,
+            programs=programs,
+            block=block,
+        )
+        self.setting = list(setting)
+        self.epsilon = config.layer_norm_epsilon
+        self.geometry = ops.geometry(self.setting, self.epsilon)
+        self.scratch = scratch(self.geometry, device)
+        self.logits = torch.full((batch, config.vocab_size), torch.nan, dtype=model.dtype, device=device)
+
+
+class TritonStep(_Step):
+    """A kernel per phase: 5 per layer and the head. `pdl`: overlap their starts (default: where possible)."""
+
+    def __init__(
+        self,
+        model: GPT,
+        cache: StaticCache,
+        *,
+        programs: int | None = None,
+        block: int = 64,
+        pdl: bool | None = None,
+    ) -> None:
+        super().__init__(model, cache, programs or resident_programs(model.device), block)
+        on_cuda = model.device.type == "cuda"
+        possible = on_cuda and torch.cuda.get_device_capability(model.device) >= (9, 0)
+        self.pdl = possible if pdl is None else pdl
+
+    def step(self, token: Tensor) -> Tensor:
+        """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
+        s, cache, model = self.scratch, self.cache, self.model
+        plan = (self.setting, self.epsilon)
+        for layer, w in enumerate(self.layers):
+            keys = (cache.k[layer], cache.v[layer])
+            embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
+            ops.qkv(*embedding, s.x, *w["qkv"], s.q, *keys, *plan, layer == 0, self.pdl)
+            ops.attend(cache.length, s.q, *keys, s.o, s.partial, s.weight, s.arrived, *plan, self.pdl)
+            ops.residual(s.x, s.o, *w["out"][:3], *plan, False, self.pdl)
+            ops.up(s.x, *w["up"], s.h, *plan, self.pdl)
+            ops.residual(s.x, s.h, *w["down"][:3], *plan, True, self.pdl)
+        best = (s.value, s.place, s.counters)
+        ops.head(token, cache.length, s.x, *self.head, self.logits, *best, *plan, self.pdl)
+        return self.logits
+
+
+class OneLaunch(_Step):
+    """One persistent kernel, of at most as many programs as are `resident` at once (asked of the device).
+
+    `cooperative`: launched so that the driver refuses a grid of which a part would have to wait.
+    """
+
+    def __init__(
+        self,
+        model: GPT,
+        cache: StaticCache,
+        *,
+        programs: int | None = None,
+        resident: int | None = None,
+        block: int = 64,
+        cooperative: bool = True,
+        polls: int = POLLS,
+    ) -> None:
+        most = resident or resident_programs(model.device)
+        super().__init__(model, cache, min(programs or most, most), block)
+        self.cooperative, self.polls = cooperative, polls
+        self.table = torch.tensor(self._addresses(), dtype=torch.int64, device=model.device)
+
+    def _addresses(self) -> list[list[int]]:
+        """Where everything lies, in the columns of `persistent`."""
+        rows: list[list[Tensor | None]] = [
+            [*(t for w in layer.values() for t in w), k, v]
+            for layer, k, v in zip(self.layers, self.cache.k, self.cache.v, strict=True)
+        ]
+        rows.append([*self.head, *[None] * (len(rows[0]) - len(self.head))])
+        addresses = [[0 if t is None else t.data_ptr() for t in row] for row in rows]
+        if any(address % ALIGNMENT_BYTES for row in addresses for address in row):
+            raise UserError("the one-launch kernel needs weights and caches on 16-byte boundaries")
+        return addresses
+
+    def step(self, token: Tensor) -> Tensor:
+        """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
+        cache, model = self.cache, self.model
+        embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
+        first = self.layers[0]["qkv"]
+        types = [first.matrix, first.bias]
+        ops.one_step(
+            *(self.table, *embedding, types, cache.k, cache.v, list(self.scratch), self.logits),
+            *(self.setting, self.epsilon, self.polls, self.cooperative),
+        )
+        return self.logits
+
+    def verify(self) -> None:
+        """Raises RuntimeError if a step has given up at the grid barrier, and puts the barrier back.
+
+        Waits for the device.
+        """
+        if int(self.scratch.counters[2]):
+            self.scratch.counters.zero_()
+            self.scratch.arrived.zero_()
+            raise RuntimeError(
+                f"the grid barrier timed out after {self.polls} polls: not all {self.geometry.programs} "
+                "programs were resident, or one was lost"
+            )

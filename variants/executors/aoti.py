@@ -1,0 +1,106 @@
+"""Executor AOTInductor: the step exported, compiled to a library, and run without Python inside.
+
+Compiled once per graph, machine, compiler and torch version, and kept (`variants.build_cache`): exporting
+takes seconds, compiling a minute. The library holds no weights. It is given the model's own tensors, in
+place, and so serves any weights of the same shape.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.export import ExportedProgram
+from torch.utils._pytree import tree_leaves
+
+from variants import build_cache
+from variants.backends.modules import Modules
+
+Step = Callable[[Tensor], Tensor]
+PACKAGE = "step.pt2"
+# A trace shows generated C++ kernels only if they were built with marks; so the code that is timed has them.
+MARKED = {"cpp.enable_kernel_profile": True}
+OPTIONS = MARKED | {"aot_inductor.package_constants_in_so": False}
+
+
+@dataclass
+class AotStep:
+    """A loaded library with all that it points to; calling it runs one step and returns the logits [B,V]."""
+
+    loader: Any
+    inputs: list[Tensor]
+    weights: dict[str, Tensor]  # the library keeps bare pointers to them
+    package: Path
+
+    def __call__(self) -> Tensor:
+        logits: Tensor = self.loader.run(self.inputs)[0]
+        return logits
+
+
+def compile_step(step: Step, token: Tensor) -> AotStep:
+    """A compiled step equal to `step(token)` over the same buffers."""
+    assert isinstance(step, types.MethodType) and isinstance(step.__self__, Modules)
+    backend = step.__self__
+    inputs = (token, _tensors(backend.cache), _tensors(backend.mask))
+    with torch.no_grad():
+        exported = torch.export.export(_Pure(backend), inputs, strict=False)
+    package = build_cache.folder("aoti", *_identity(exported)) / PACKAGE
+    if not package.exists():
+        _build(exported, package)
+    loader = torch._inductor.aoti_load_package(str(package)).loader
+    weights = {name: exported.state_dict[name] for name in loader.get_constant_fqns()}
+    loader.load_constants(weights, use_inactive=False, check_full_update=True, user_managed=True)
+    return AotStep(loader, tree_leaves(inputs), weights, package)
+
+
+def _identity(exported: ExportedProgram) -> list[str]:
+    """All that the library depends on but the toolchain: operations, shapes, options."""
+    nodes = [node for node in exported.graph.nodes if node.op == "placeholder"]
+    shapes = [str((tuple(n.meta["val"].shape), n.meta["val"].dtype, n.meta["val"].device)) for n in nodes]
+    return [exported.graph_module.code, str(exported.graph_signature), *shapes, str(OPTIONS)]
+
+
+class _Pure(nn.Module):
+    """The step as a function of every tensor that it reads or writes but the weights, which are its own."""
+
+    def __init__(self, backend: Modules) -> None:
+        super().__init__()
+        self.model = backend.model
+        self.backend = backend
+
+    def forward(self, token: Tensor, cache: dict[str, Any], mask: dict[str, Any]) -> Tensor:
+        """token int64 [B,1] and the tensors of cache and mask by attribute -> logits [B,V]."""
+        with _holding(self.backend.cache, cache), _holding(self.backend.mask, mask):
+            return self.backend.step(token)
+
+
+def _tensors(owner: object) -> dict[str, Any]:
+    """Its tensors and lists of tensors, by attribute."""
+    return {name: value for name, value in vars(owner).items() if isinstance(value, Tensor | list)}
+
+
+@contextmanager
+def _holding(owner: object, tensors: dict[str, Any]) -> Iterator[None]:
+    own = _tensors(owner)
+    vars(owner).update(tensors)
+    try:
+        yield
+    finally:
+        vars(owner).update(own)
+
+
+def _build(exported: ExportedProgram, package: Path) -> None:
+    package.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
+        made = Path(scratch) / PACKAGE
+        torch._inductor.aoti_compile_and_package(
+            exported, package_path=str(made), inductor_configs=dict(OPTIONS)
+        )
+        made.replace(package)

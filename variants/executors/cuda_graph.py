@@ -1,0 +1,123 @@
+"""One decode step as a CUDA graph.
+
+Token, position and length live in device memory and the step itself advances them, so a replay takes
+nothing from the host. What a capture forbids is looked for first with rules that name the operation; what
+only CUDA can refuse is named by a second, watched capture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from variants.executors.capture_rules import CaptureError, check_capturable
+
+SETTLING_STEPS = 3  # library handles and workspaces must exist before the capture
+
+Step = Callable[[Tensor], Tensor]
+
+
+@dataclass
+class CapturedStep:
+    """A graph, its output [B,V] (overwritten by every replay) and the bytes its pool grew by."""
+
+    graph: torch.cuda.CUDAGraph
+    logits: Tensor
+    pool_bytes: int
+
+    def replay(self) -> Tensor:
+        self.graph.replay()
+        return self.logits
+
+
+def capture(
+    step: Step,
+    run: Callable[[], Tensor],
+    token: Tensor,
+    restore: Callable[[], None],
+    pool: Any,
+) -> CapturedStep:
+    """Capture `run`, the compiled step of `step(token)`, into a graph on the shared `pool`.
+
+    Raises CaptureError naming the operation; a failed capture releases what it had taken.
+    """
+    check_capturable(step, token, restore)
+    device = token.device
+    side = torch.cuda.Stream(device)
+    _settle(run, restore, side)
+    before = torch.cuda.memory_reserved(device)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        logits = _record(graph, run, side, pool)
+    except Exception as error:
+        _release(graph, device)
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        culprit = _operation_that_fails(step, token, side, restore)
+        raise CaptureError(f"CUDA graph capture failed at {culprit}: {reason}") from error
+    pool_bytes = torch.cuda.memory_reserved(device) - before
+    restore()
+    return CapturedStep(graph, logits, pool_bytes)
+
+
+def _settle(run: Callable[[], Tensor], restore: Callable[[], None], side: torch.cuda.Stream) -> None:
+    """A few steps on the capture's own stream, which leave the state as it was."""
+    side.wait_stream(torch.cuda.current_stream(side.device))
+    with torch.cuda.stream(side):
+        for _ in range(SETTLING_STEPS):
+            run()
+            restore()
+    torch.cuda.current_stream(side.device).wait_stream(side)
+    torch.cuda.synchronize(side.device)
+
+
+def _record(
+    graph: torch.cuda.CUDAGraph, run: Callable[[], Tensor], side: torch.cuda.Stream, pool: Any
+) -> Tensor:
+    with torch.cuda.graph(graph, pool=pool, stream=side):
+        return run()
+
+
+def _release(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
+    """Give back what a failed capture holds; graphs captured before it keep their part of the pool."""
+    graph.reset()
+    torch.cuda.synchronize(device)
+    torch.cuda.empty_cache()
+
+
+class _Watch(TorchDispatchMode):
+    """Remembers the operation that was dispatched last."""
+
+    last = "an operation that PyTorch does not dispatch"
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.last = func.name()
+        return func(*args, **(kwargs or {}))
+
+
+def _operation_that_fails(
+    step: Step, token: Tensor, side: torch.cuda.Stream, restore: Callable[[], None]
+) -> str:
+    """Capture the step's operations once more, into a graph that is thrown away, and see where it stops.
+
+    Apart from the first attempt, because a compiled step would compile again under a dispatch mode.
+    """
+    graph = torch.cuda.CUDAGraph()
+    watch = _Watch()  # type: ignore[no-untyped-call]
+
+    def watched() -> Tensor:
+        with watch:
+            return step(token)
+
+    try:
+        _record(graph, watched, side, None)
+    except Exception:
+        return watch.last
+    finally:
+        _release(graph, token.device)
+        restore()
+    return "an operation of the compiled code (the plain operations can be captured)"
