@@ -1,0 +1,94 @@
+"""Which room knows which? The imports of this package, drawn from its files.
+
+    python -m experiments.shared.map
+
+Prints a Mermaid graph and a sentence per room, as they stand in CONTRIBUTING.md. Tests hold the order.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Sequence
+from pathlib import Path
+
+from variants.command import run
+
+ROOT = Path(__file__).parent.parent.parent
+
+# Every room and what is in it, in the order in which they may know each other: a room imports itself and what
+# stands above it here.
+ROOMS = {
+    "variants": "what runs: the decoder, its model, the ladder of variants and what each changes",
+    "variants.slots": "the open places of the decoder, one file per slot with its options",
+    "variants.executors": "how a step is run: eager, compiled, recorded, captured",
+    "variants.backends": "what a step runs through: modules, Triton kernels, one launch in C++",
+    "profiling.trace": "a trace file as tables: events, steps, devices",
+    "profiling.cost": "what a step must compute and read, counted before anything is timed",
+    "profiling.gate": "the proof that a variant computes the reference function, and the faults that test it",
+    "profiling.results": "the record of a run and every number that is derived from it",
+    "profiling.sizing": "models as shapes: families, cache bytes, what fits, a queue of requests",
+    "profiling.analysis": "what a trace says: parts of a step, readings, predictions",
+    "profiling.measure": "the one runner: cases, rounds, clock, measured peaks, traces",
+    "profiling.peers": "other engines at the same work",
+    "reports": "pages of a record, without torch: sections, tables, figures and their printers",
+    "experiments.shared": "what several experiments need: flags, models, progress, published figures",
+    "experiments": "one file per question",
+}
+
+
+def room_of(module: str) -> str | None:
+    """The innermost room that a module is in; None for a module that is not ours."""
+    inside = [room for room in ROOMS if module == room or module.startswith(f"{room}.")]
+    return max(inside, key=len, default=None)
+
+
+def files_of(room: str) -> list[Path]:
+    """The Python files of a room, without those of the rooms inside it."""
+    files = sorted((ROOT / room.replace(".", "/")).rglob("*.py"))
+    return [file for file in files if room_of(".".join(file.relative_to(ROOT).with_suffix("").parts)) == room]
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports anywhere, inside functions too."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
+    named = {
+        f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    return plain | named
+
+
+def arrows() -> dict[str, set[str]]:
+    """The rooms that each room imports."""
+    known = {room: {room_of(name) for file in files_of(room) for name in imported(file)} for room in ROOMS}
+    return {room: {other for other in others if other and other != room} for room, others in known.items()}
+
+
+def drawn() -> str:
+    """The graph, without an arrow where a longer way says the same, and the sentences."""
+    order, direct = list(ROOMS), arrows()
+    nearer = {room: others & {*order[: order.index(room)]} for room, others in direct.items()}
+
+    def below(room: str) -> set[str]:
+        """Every room that this one reaches by going up the list."""
+        return nearer[room].union(*map(below, nearer[room]))
+
+    lines = ["```mermaid", "graph BT"]
+    for room, others in direct.items():
+        implied = set[str]().union(
+            *(below(other) for other in others if order.index(other) < order.index(room))
+        )
+        lines += [f"  {room} --> {other}" for other in order if other in others - implied]
+    return "\n".join([*lines, "```", "", *(f"- `{room}`: {said}" for room, said in ROOMS.items())])
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    print(drawn())
+    return 0
+
+
+if __name__ == "__main__":
+    run(main)
