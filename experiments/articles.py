@@ -22,7 +22,7 @@ from variants.errors import UserError
 
 if TYPE_CHECKING:
     from profiling.results.record import RunFolder
-    from reports.content import Section
+    from reports.page import Section
 
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
 # in the order of the report; those that only compute know no device
@@ -161,29 +161,31 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
 
 def _report(run: RunFolder, done: Sequence[Done]) -> None:
     """report.md and report.html: the merged table, then the answer and the figure of every experiment."""
-    from reports.build import write
-    from reports.content import Bullets, Section, Text
     from reports.experiment import claims_table, sections
+    from reports.page import Bullets, Page, Section, Sentence
+    from reports.write import write
 
     made: list[Section] = [
         Section(
             "Answer",
             [
-                Text(f"**{_sentence(run.data['claims'])}**"),
-                Text("A figure that another machine measured holds if it differs by no more than a tenth."),
+                Sentence(f"**{_sentence(run.data['claims'])}**"),
+                Sentence(
+                    "A figure that another machine measured holds if it differs by no more than a tenth."
+                ),
                 Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
             ],
         )
     ]
     for article in sorted({row["article"] for row in run.data["claims"]}):
         rows = [row for row in run.data["claims"] if row["article"] == article]
-        made.append(Section(f"Article {article}", [Text(_sentence(rows)), claims_table(rows)]))
+        made.append(Section(f"Article {article}", [Sentence(_sentence(rows)), claims_table(rows)]))
     for d in done:
         if "shown" in d.data:
             _, measured, *_ = sections(d.data)
-            made.append(Section(f"experiments.{d.name}", [Text(f"**{d.verdict}**"), *measured.blocks]))
+            made.append(Section(f"experiments.{d.name}", [Sentence(f"**{d.verdict}**"), *measured.blocks]))
     where = run.data["environment"]["device_name"]
-    write(run.path, f"The articles' claims: {run.data['model']['name']} on {where}", made)
+    write(run.path, Page(f"The articles' claims: {run.data['model']['name']} on {where}", made))
 
 
 def _print(arguments: argparse.Namespace, run: RunFolder, done: Sequence[Done]) -> None:

@@ -17,11 +17,12 @@ from matplotlib.figure import Figure as Drawing
 from matplotlib.ticker import FuncFormatter, NullLocator
 
 from profiling.results.record import RunFolder
-from reports.build import command, write
-from reports.content import Block, Bullets, Figure, Section, Table, Text
+from reports.build import command
 from reports.curves import line_style
 from reports.drawing import BLUE, INK, PALE, WIDTH_IN, styled
+from reports.page import Block, Bullets, Figure, Page, Section, Sentence, Table
 from reports.shown import Bars, Curves, Shown
+from reports.write import write
 from variants.command import run
 from variants.errors import UserError
 
@@ -35,7 +36,7 @@ def build(path: Path) -> None:
     run = RunFolder.load(path)
     if "shown" not in run.data:
         raise UserError(f"{path} shows nothing yet: its experiment is still running, or was interrupted")
-    write(path, _title(run.data), sections(run.data))
+    write(path, Page(_title(run.data), sections(run.data)))
 
 
 def sections(data: dict[str, Any]) -> list[Section]:
@@ -52,11 +53,13 @@ def sections(data: dict[str, Any]) -> list[Section]:
         alt = f"{bars.x}: {', '.join(name for group in bars.groups.values() for name in group)}"
         measured.append(Figure(name, alt, bars.caption, lambda: draw_bars(bars)))
     for made in (Shown(**table) for table in shown["tables"]):
-        measured += [Text(f"**{made.title}**"), Table(made.columns, made.rows, made.text_columns)]
+        measured += [Sentence(f"**{made.title}**"), Table(made.columns, made.rows, made.text_columns)]
     if shown["notes"]:
         measured.append(Bullets(shown["notes"]))
     made_by = [f"Made by `{data['command']}`, {data['started']}.", *data["warnings"]]
-    answer = Section("Question and answer", [Text(shown["question"]), Text(f"**{shown['verdict']}**")])
+    answer = Section(
+        "Question and answer", [Sentence(shown["question"]), Sentence(f"**{shown['verdict']}**")]
+    )
     claims = [Section("The articles' figures", [claims_table(data["claims"])])] if data["claims"] else []
     return [answer, Section("Measured", measured), *claims, Section("The run", [Bullets(made_by)])]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from profiling.results.record import RunFolder
-from reports.build import markdown, study, title
-from reports.sections import sections
+from reports.build import page, study
+from reports.printers.markdown import markdown
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = Path(__file__).parent / "data" / "floor_run"
@@ -31,7 +31,7 @@ def copied(target: Path, change: Callable[[Record], object] = lambda record: Non
 def text_of(path: Path) -> str:
     """report.md as `build` would write it, without the pictures."""
     run = RunFolder.load(path)
-    return markdown(title(run), sections(study(run)))
+    return markdown(page(study(run)))
 
 
 def section(report: str, title: str) -> str:

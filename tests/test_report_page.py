@@ -17,8 +17,8 @@ from floor_run import Record, copied, tables
 from markupsafe import Markup
 
 from profiling.results.record import RunFolder
-from reports.build import build, html, study, title
-from reports.sections import sections
+from reports.build import build, page, study
+from reports.printers.html import html
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +104,7 @@ def test_page_escapes_what_others_wrote(tmp_path: Path) -> None:
         record["warnings"] = ["</script><b>bold</b> & `code`"]
 
     run = RunFolder.load(copied(tmp_path / "floor", change))
-    text = html(title(run), sections(study(run)), defaultdict(Markup))
+    text = html(page(study(run)), defaultdict(Markup))
     assert "<script>alert" not in text and "<b>bold" not in text and "<code>code</code>" in text
 
 

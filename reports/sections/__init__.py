@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.content import Section, Study
+from reports.page import Section
 from reports.sections.about import environment, not_measured, reproduce, traces, warnings
 from reports.sections.answer import answer, next_steps
 from reports.sections.cost import drift, gate, price
 from reports.sections.floor import excess, memory_floor, prediction, replay
 from reports.sections.ladder import context, effects, expectations, ladder
 from reports.sections.parts import parts, phases, timeline
+from reports.study import Study
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     answer,

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from reports.content import Bullets, Code, Section, Study, Table, Text
 from reports.numbers import code, interval, joined, number
+from reports.page import Bullets, Code, Section, Sentence, Table
+from reports.study import Study
 
 STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
 
@@ -78,9 +79,9 @@ def reproduce(study: Study) -> Section:
     return Section(
         "How to make it again",
         [
-            Text("The run:"),
+            Sentence("The run:"),
             Code(study.record["command"]),
-            Text("This report, from the run folder alone:"),
+            Sentence("This report, from the run folder alone:"),
             Code(f"python -m reports.build {study.folder}"),
         ],
     )
@@ -92,7 +93,7 @@ def traces(study: Study) -> Section | None:
     return Section(
         "How to open the traces",
         [
-            Text(
+            Sentence(
                 f"`traces/` holds {joined(study.traces)}. They open in the Perfetto UI, in "
                 "`chrome://tracing` and in TensorBoard's profiler plugin; a local viewer that needs no "
                 "network:"

@@ -5,8 +5,9 @@ from __future__ import annotations
 from profiling.results.advice import advice, batch_rows, fastest
 from profiling.results.stats import Interval
 from profiling.results.verdict import Numbers
-from reports.content import Block, Bullets, Section, Study, Table, Text
 from reports.numbers import interval, number
+from reports.page import Block, Bullets, Section, Sentence, Table
+from reports.study import Study
 
 RULES = (
     "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, and "
@@ -31,17 +32,17 @@ def answer(study: Study) -> Section:
     blocks: list[Block] = []
     if study.record["status"] != "complete":
         blocks.append(
-            Text(
+            Sentence(
                 "**This run is unfinished**: it is still running, or it was interrupted. What it has not "
                 "measured is missing."
             )
         )
     blocks += [
-        Text(f"**{judged.word}**. {FOR_MANAGERS[judged.word]}.{_gain(study)}"),
-        Text(f"To check: {_check(study)}"),
+        Sentence(f"**{judged.word}**. {FOR_MANAGERS[judged.word]}.{_gain(study)}"),
+        Sentence(f"To check: {_check(study)}"),
     ]
     if judged.numbers:
-        blocks += [_numbers(study, judged.numbers), Text("The rules:"), Bullets(RULES)]
+        blocks += [_numbers(study, judged.numbers), Sentence("The rules:"), Bullets(RULES)]
     return Section("Does launch overhead set the floor?", blocks)
 
 
@@ -112,11 +113,11 @@ def next_steps(study: Study) -> Section | None:
             Table(["what", "how the gain is known", "expected gain, ms per token"], rows, text_columns=2)
         )
     else:
-        blocks.append(Text("Nothing in this run promises more than the run's own noise."))
+        blocks.append(Sentence("Nothing in this run promises more than the run's own noise."))
     rows_at_once = batch_rows(study.measured)
     if rows_at_once is not None and rows_at_once > 1:
         blocks.append(
-            Text(
+            Sentence(
                 "For throughput rather than latency: by the measured ceilings one read of the weights can "
                 f"serve about {rows_at_once} rows before arithmetic takes as long as the read (`--batch`)."
             )

@@ -6,8 +6,9 @@ from typing import Any
 
 from profiling.results.metrics import closest_check
 from reports import figures
-from reports.content import Figure, Section, Study, Table, Text
 from reports.numbers import code, megabytes, number, percent
+from reports.page import Figure, Section, Sentence, Table
+from reports.study import Study
 
 GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
 MEMORY = ("weights_bytes", "cache_bytes", "mask_bytes", "artefact_bytes", "allocated_bytes")
@@ -32,7 +33,7 @@ def price(study: Study) -> Section | None:
         "The price of each variant",
         [
             Figure("price", f"{alt}.", "Warm-up and memory of each variant.", lambda: figures.price(bars)),
-            Text(
+            Sentence(
                 "Warm-up: building the decoder and stepping until nothing compiles, records or allocates. "
                 "Artefacts: what was compiled, recorded or captured, one per bucket of slots, seconds each."
             ),
@@ -71,7 +72,7 @@ def drift(study: Study) -> Section | None:
     return Section(
         "What fewer bits change",
         [
-            Text(
+            Sentence(
                 "Each is proven equal to eager decoding at its own precision; against the root's precision "
                 "it drifts. Positions fed with a random text. First divergence: the first position with "
                 "another top token, and by how much the root's two best logits differ there."
@@ -101,7 +102,7 @@ def gate(study: Study) -> Section | None:
     return Section(
         "The gate: what was proven",
         [
-            Text(
+            Sentence(
                 "Logits and cache are compared with float64. Allowed is twice the error of plain cached "
                 "eager decoding at that precision; plain eager itself is held to a multiple of the rounding "
                 "unit. Shown is the check that came closest to its limit; all of them are in `run.json`."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from profiling.results.effects import compare_readings
-from reports.content import Block, Bullets, Figure, Section, Study, Table, Text
 from reports.curves import excess as draw_excess
 from reports.numbers import code, interval, joined, megabytes, number
+from reports.page import Block, Bullets, Figure, Section, Sentence, Table
+from reports.study import Study
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
 
@@ -22,7 +23,7 @@ def excess(study: Study) -> Section | None:
     if not rows:
         return None
     blocks: list[Block] = [
-        Text(
+        Sentence(
             "What is neither memory nor arithmetic, read twice: the floor less the memory floor at full "
             "size, and the step of a narrow model with the same op count less its own read."
         ),
@@ -30,7 +31,7 @@ def excess(study: Study) -> Section | None:
     ]
     if "full" in larger:
         blocks.append(
-            Text(
+            Sentence(
                 f"**The two readings disagree for {joined(larger['full'])}**: the excess at full size is "
                 "larger than what the same ops cost with hardly any data. The difference grows with the "
                 "width, so it is inside the ops and not a fixed price per op."
@@ -38,7 +39,7 @@ def excess(study: Study) -> Section | None:
         )
     if "narrow" in larger:
         blocks.append(
-            Text(
+            Sentence(
                 f"**The two readings disagree for {joined(larger['narrow'])}**: at full size less is left "
                 "than the narrow model pays, so part of the fixed price hides behind the reading of the "
                 "weights."
@@ -95,7 +96,7 @@ def memory_floor(study: Study) -> Section | None:
     return Section(
         "The memory floor on both page sizes",
         [
-            Text(
+            Sentence(
                 "The fastest plain read, on all threads, of exactly the bytes that a step must read, in the "
                 "same rounds as the steps: median. Weights are read where they lie, if a rung has them on "
                 "that page size, else a buffer of as many bytes. Beside it, the read rate over a large "
@@ -132,7 +133,7 @@ def prediction(study: Study) -> Section | None:
     return Section(
         "Predicted before anything was timed",
         [
-            Text(
+            Sentence(
                 f"One step at context {study.short}: bytes and MACs by formula, and the time that the "
                 "ceilings measured beforehand give them; in the last two columns what was measured "
                 "afterwards."
@@ -155,13 +156,13 @@ def replay(study: Study) -> Section | None:
     return Section(
         "The replay, predicted from the eager trace",
         [
-            Text(
+            Sentence(
                 f"Stored before `{outcome['variant']}` was timed, from a trace of `{predicted['from']}`: "
                 f"{predicted['kind']}. The measured median is {verdict}, {number(outcome['ratio'])} times "
                 "the prediction."
             ),
             Table(["ms per step", "low", "mid", "high"], rows),
-            Text("It assumes:"),
+            Sentence("It assumes:"),
             Bullets(predicted["assumptions"]),
         ],
     )

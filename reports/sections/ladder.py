@@ -8,10 +8,11 @@ from profiling.results.effects import effects as measured_effects
 from profiling.results.effects import expectations as measured_expectations
 from profiling.results.effects import unstable
 from reports import figures
-from reports.content import Block, Figure, Section, Study, Table, Text
 from reports.curves import context as draw_context
 from reports.numbers import code, interval, number, percent
+from reports.page import Block, Figure, Section, Sentence, Table
 from reports.sections.cost import GATES
+from reports.study import Study
 
 UNSTABLE_MARK = " †"
 
@@ -30,14 +31,14 @@ def ladder(study: Study) -> Section | None:
         text_columns=3,
     )
     blocks: list[Block] = [
-        Text(
+        Sentence(
             "Step in ms, one device sync per step: **median / p95 / p99** of single steps, by tokens in the "
             "cache."
         ),
         steps,
     ]
     if any(unstable(study.measured, name, n) for name in study.timed for n in contexts):
-        blocks.append(Text("† unstable: the interquartile range is more than 10 % of the median."))
+        blocks.append(Sentence("† unstable: the interquartile range is more than 10 % of the median."))
     timed = [row for row in rows if row["measured"]]
     if timed:
         blocks += [_figure(study, timed), *_ratios(study, timed)]
@@ -87,7 +88,7 @@ def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
     return Figure("ladder", alt, caption, lambda: figures.ladder(bars, study.short))
 
 
-def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Text]:
+def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Sentence]:
     context = study.short
     pipelined = {r["variant"]: study.measured.pipelined(r["variant"], context) for r in rows}
     named = any(value is not None for value in pipelined.values())
@@ -122,7 +123,7 @@ def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Text]:
         f"At context {context}; ratios are means over rounds with their 95 % interval. TTFT: prefill of "
         f"{prompt} tokens with the first token. {how}"
     )
-    return [Text(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
+    return [Sentence(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
 
 
 def effects(study: Study) -> Section | None:
@@ -153,7 +154,7 @@ def effects(study: Study) -> Section | None:
     return Section(
         "What each rung removed",
         [
-            Text(
+            Sentence(
                 f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. "
                 "Nothing smaller than the noise is claimed, which is how far the baseline strays from "
                 "itself. A share is of the parent's excess, given for what was found, where that excess is "
@@ -186,7 +187,7 @@ def expectations(study: Study) -> Section | None:
     return Section(
         "Where rungs should matter and where not",
         [
-            Text(
+            Sentence(
                 "Ratio of the rung to its parent; it counts as a change when its interval excludes 1 and it "
                 "is larger than the noise, the A/A deviation of the same quantity. Not seen: too small for "
                 "this run."
@@ -218,7 +219,7 @@ def context(study: Study) -> Section | None:
         "Step over context",
         [
             Figure("context", f"{alt}.", caption, lambda: draw_context(curves, cached, floors)),
-            Text(
+            Sentence(
                 "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
                 "its bucket."
             ),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from profiling.results.effects import rest
 from reports import figures
-from reports.content import Block, Bullets, Figure, Section, Study, Table, Text, Timeline
 from reports.numbers import code, count, joined, number
+from reports.page import Block, Bullets, Figure, Section, Sentence, Table, Timeline
+from reports.study import Study
 
 COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
 
@@ -21,7 +22,7 @@ def parts(study: Study) -> Section | None:
     )
     caption = "Where the time of one traced step goes."
     blocks: list[Block] = [
-        Text(
+        Sentence(
             "Means per traced step; the parts sum to the step. A trace gives shares and counts: its times "
             "contain the profiler's own cost (last column: step under the profiler over step without)."
         ),
@@ -35,7 +36,7 @@ def parts(study: Study) -> Section | None:
         for problem in study.variants[name]["trace"]["analysis"]["problems"]
     ]
     if problems:
-        blocks += [Text("Traces that are not to be trusted:"), Bullets(problems)]
+        blocks += [Sentence("Traces that are not to be trusted:"), Bullets(problems)]
     return Section("Where the time goes", blocks)
 
 
@@ -74,7 +75,7 @@ def _rest(study: Study) -> list[Block]:
             f" Unknown for {joined(missing)}: no sound trace, or ops longer under the profiler than the "
             "plain step."
         )
-    return [Text(text), Table(["variant", *(kind.replace("_", " ") for kind in kinds)], rows)]
+    return [Sentence(text), Table(["variant", *(kind.replace("_", " ") for kind in kinds)], rows)]
 
 
 def phases(study: Study) -> Section | None:
@@ -92,7 +93,7 @@ def phases(study: Study) -> Section | None:
     rows = [[code(phase), *(_phase(of_launch.get(phase)) for of_launch in known.values())] for phase in names]
     total = [number(sum(p["slowest_us"] for p in of_launch.values()) / 1e3) for of_launch in known.values()]
     table = Table(["phase", *(code(name) for name in known)], [*rows, ["all", *total]])
-    return Section("Inside the one launch", [Text(text), table])
+    return Section("Inside the one launch", [Sentence(text), table])
 
 
 def _phase(found: dict[str, float] | None) -> str:

@@ -1,0 +1,62 @@
+"""Prints a page as one HTML file that fetches nothing: report.html."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import orjson
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
+from reports.page import Page, Timeline
+from reports.printers.marks import marked, printable
+
+
+def html(page: Page, inline: Mapping[str, Markup]) -> str:
+    """`inline`: the SVG of each figure by name."""
+    return _environment().get_template("report.html.jinja").render(page=page, ids=_ids(page), inline=inline)
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=PackageLoader("reports"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {"marked": _marked, "printable": printable, "timeline_json": _timeline_json}
+    return environment
+
+
+def _marked(text: str) -> Markup:
+    """Escaped, with tags for the marks; further lines of a cell are smaller."""
+    first, *less = (marked(line, _plain, _code, "<strong>{}</strong>".format) for line in text.split("\n"))
+    return Markup(
+        "".join([first, *(f'<br><span class="less">{line}</span>' for line in less)])
+    )  # escaped below
+
+
+def _plain(text: str) -> str:
+    return str(escape(text))
+
+
+def _code(text: str) -> str:
+    return f"<code>{escape(text)}</code>"
+
+
+def _timeline_json(block: Timeline) -> Markup:
+    """Data for a script element, which ends at the first `</`."""
+    text = orjson.dumps({**block.data, "colours": block.colours}).decode()
+    return Markup(text.replace("<", "\\u003c"))  # nothing left that HTML could take for a tag
+
+
+def _ids(page: Page) -> list[str]:
+    """A different one for each section, to link to."""
+    ids: list[str] = []
+    for section in page.sections:
+        slug = re.sub(r"[^a-z0-9]+", "-", section.title.lower()).strip("-") or "section"
+        ids.append(f"{slug}-{len(ids)}" if slug in ids else slug)
+    return ids
