@@ -93,12 +93,12 @@ def test_one_launch_many_steps_gives_the_same_tokens_every_time(tiny: GPT) -> No
 @pytest.mark.parametrize("cooperative", [True, False])
 def test_one_launch_in_a_graph(tiny: GPT, cooperative: bool) -> None:
     """Whether a cooperative launch can be captured is known only here."""
-    from variants.backends.triton_step.steps import OneLaunch
+    from variants.backends.triton_step.steps import PersistentStep
 
     there = on_cuda(tiny)
     decoder = Decoder(ladder()["onelaunch"], there)
     decoder.prefill(PROMPT.cuda())
-    backend = OneLaunch(there, decoder.cache, cooperative=cooperative)  # type: ignore[arg-type]
+    backend = PersistentStep(there, decoder.cache, cooperative=cooperative)  # type: ignore[arg-type]
     held, token = decoder.length, decoder.token.clone()
 
     def restore() -> None:

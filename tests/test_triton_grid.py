@@ -22,8 +22,10 @@ from variants.config import GPTConfig
 CONFIG = GPTConfig(n_layer=2, n_head=3, n_embd=24, n_ctx=24, vocab_size=37, n_inner=40)
 
 
-def one_launch(case: Case, programs: int, **options: int) -> steps.OneLaunch:
-    return steps.OneLaunch(case.model, case.cache, programs=programs, resident=programs, block=4, **options)
+def one_launch(case: Case, programs: int, **options: int) -> steps.PersistentStep:
+    return steps.PersistentStep(
+        case.model, case.cache, programs=programs, resident=programs, block=4, **options
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,10 +98,10 @@ def test_without_the_watchdog_it_would_hang(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_grid_is_clamped_to_what_is_resident() -> None:
     case = Case(CONFIG, "float32", 9)
-    backend = steps.OneLaunch(case.model, case.cache, programs=1000, resident=5)
+    backend = steps.PersistentStep(case.model, case.cache, programs=1000, resident=5)
     assert backend.geometry.programs == 5
     assert (
-        steps.OneLaunch(case.model, case.cache).geometry.programs == 1
+        steps.PersistentStep(case.model, case.cache).geometry.programs == 1
     )  # the interpreter runs one at a time
 
 

@@ -94,7 +94,7 @@ def interleaved(package: Any) -> None:
     for seed in range(4):
         package.persistent.one_step = Emulated(real, 100 * seed, limit=20_000)
         case = Case(CONFIG, "float32", 9)
-        backend = package.steps.OneLaunch(case.model, case.cache, programs=4, resident=4, block=4)
+        backend = package.steps.PersistentStep(case.model, case.cache, programs=4, resident=4, block=4)
         case.check_step(backend)
 
 

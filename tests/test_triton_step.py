@@ -68,7 +68,7 @@ def test_each_kernel_agrees_with_float64(
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
 def test_one_program_in_one_launch_agrees_with_float64(precision: str, batch: int) -> None:
     case = Case(CONFIGS["grouped"], precision, 9, batch)
-    backend = steps.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = steps.PersistentStep(case.model, case.cache, block=BLOCK)
     for _ in range(2):
         case.check_step(backend)
     backend.verify()
@@ -78,7 +78,7 @@ def test_one_program_in_one_launch_agrees_with_float64(precision: str, batch: in
 def test_batch_of_sixteen(schedule: str) -> None:
     case = Case(CONFIGS["tiny"], "float32", 5, batch=16)
     case.check_step(
-        fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
+        fused(case) if schedule == "fused" else steps.PersistentStep(case.model, case.cache, block=BLOCK)
     )
 
 
@@ -130,14 +130,16 @@ def test_weights_off_a_16_byte_boundary_are_refused() -> None:
     shifted = torch.empty(case.model.ln_f.weight.numel() + 1)[1:]
     case.model.ln_f.weight = torch.nn.Parameter(shifted, requires_grad=False)
     with pytest.raises(UserError, match="16-byte"):
-        steps.OneLaunch(case.model, case.cache)
+        steps.PersistentStep(case.model, case.cache)
 
 
 @pytest.mark.parametrize("schedule", ["fused", "one launch"])
 def test_the_step_can_be_captured(schedule: str) -> None:
     """The rules of a CUDA graph, on the op tape: no host value, fixed shapes, one operator per kernel."""
     case = Case(CONFIGS["tiny"], "float32", 3)
-    backend = fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = (
+        fused(case) if schedule == "fused" else steps.PersistentStep(case.model, case.cache, block=BLOCK)
+    )
     token, held = case.token.clone(), int(case.cache.length)
 
     def restore() -> None:
@@ -163,7 +165,9 @@ def test_the_step_can_be_captured(schedule: str) -> None:
 @pytest.mark.parametrize("schedule", ["fused", "one launch"])
 def test_torch_compile_sees_every_kernel(schedule: str) -> None:
     case = Case(CONFIGS["tiny"], "float32", 3)
-    backend = fused(case) if schedule == "fused" else steps.OneLaunch(case.model, case.cache, block=BLOCK)
+    backend = (
+        fused(case) if schedule == "fused" else steps.PersistentStep(case.model, case.cache, block=BLOCK)
+    )
     seen: list[str] = []
 
     def compiler(graph: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> object:
@@ -187,7 +191,7 @@ def test_the_gate_passes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def build(variant: Variant, model: object, cache: object) -> object:
         return None if variant.backend == "modules" else made(model, cache)
 
-    made = {"fused Triton": steps.TritonStep, "one launch": steps.OneLaunch}[backend]
+    made = {"fused Triton": steps.TritonStep, "one launch": steps.PersistentStep}[backend]
     monkeypatch.setattr(decoder, "build_backend", build)
     model = random_model(CONFIGS["grouped"], 1)
     variant = ladder()["sdpa"].then("interpreted", "for this test", backend=backend)

@@ -52,7 +52,7 @@ def build_backend(variant: Variant, model: GPT, cache: Cache) -> Backend | None:
         return OneLaunch(model, cache, variant.precision)
     from variants.backends.triton_step import steps  # only where it is asked for: Triton is not everywhere
 
-    return (steps.TritonStep if variant.backend == "fused Triton" else steps.OneLaunch)(model, cache)
+    return (steps.TritonStep if variant.backend == "fused Triton" else steps.PersistentStep)(model, cache)
 
 
 class Decoder:

@@ -17,7 +17,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 from variants.backends.triton_step import cost
-from variants.backends.triton_step.steps import OneLaunch, TritonStep
+from variants.backends.triton_step.steps import PersistentStep, TritonStep
 from variants.command import run
 from variants.config import PRESETS
 from variants.model import random_model
@@ -35,7 +35,7 @@ LAUNCHES = {
 
 
 def measure(
-    backend: TritonStep | OneLaunch, token: torch.Tensor, context: int, steps: int
+    backend: TritonStep | PersistentStep, token: torch.Tensor, context: int, steps: int
 ) -> list[dict[str, Any]]:
     """Per kernel of a backend: launches, bytes and microseconds per step, GB/s, after an unprofiled step.
 
@@ -87,7 +87,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     cache = StaticCache(config, 1, config.n_ctx, model.wpe.weight)
     cache.length.fill_(arguments.context)
     token = torch.zeros(1, 1, dtype=torch.int64, device=arguments.device)
-    one = OneLaunch(model, cache)
+    one = PersistentStep(model, cache)
     rows = [
         row
         for backend in (TritonStep(model, cache), one)

@@ -7,7 +7,7 @@
     down    projection, added to the residual stream
     head    final norm, logits, argmax, state advanced
 
-`steps.TritonStep` launches one kernel per phase (`kernels`), `steps.OneLaunch` one persistent kernel per
+`steps.TritonStep` launches one kernel per phase (`kernels`), `steps.PersistentStep` one persistent kernel per
 step (`persistent`). From the bottom up: plan (sizes), tiles, sync, linear, attention, finish (functions
 inside kernels), kernels and persistent, ops (operators of torch.library), backends; beside them cost (bytes
 and FLOPs per kernel), aot (what the compiler makes of it) and interpreter (how Triton's interpreter is made

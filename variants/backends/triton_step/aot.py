@@ -88,7 +88,7 @@ def compiled(
         token = torch.zeros(batch, 1, dtype=torch.int64)
         with torch.inference_mode():
             steps.TritonStep(model, cache, programs=programs, pdl=arch >= 90).step(token)
-            steps.OneLaunch(model, cache, resident=programs).step(token)
+            steps.PersistentStep(model, cache, resident=programs).step(token)
     finally:
         driver._active, ops._launch = active, launch
     yield from seen.items()

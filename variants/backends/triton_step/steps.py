@@ -1,4 +1,4 @@
-"""Slot `backend` in Triton: `TritonStep` (a kernel per phase) and `OneLaunch` (one persistent kernel).
+"""Slot `backend` in Triton: `TritonStep` (a kernel per phase) and `PersistentStep` (one persistent kernel).
 
 Both keep the contract of `variants.backends.modules.Backend` over the buffers of a static cache. They run on
 CUDA, or in Triton's interpreter (TRITON_INTERPRET=1) on a CPU, which proves results and not speed.
@@ -166,7 +166,7 @@ class TritonStep(_Step):
         return self.logits
 
 
-class OneLaunch(_Step):
+class PersistentStep(_Step):
     """One persistent kernel, of at most as many programs as are `resident` at once (asked of the device).
 
     `cooperative`: launched so that the driver refuses a grid of which a part would have to wait.
