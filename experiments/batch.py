@@ -69,9 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def measure(runner: Runner) -> None:
         from profiling.measure.batches import add_batches
-        from profiling.measure.loops import time_prefills
 
-        time_prefills(runner, prompts, workload.rounds)
+        runner.time_prefills(prompts, workload.rounds)
         (case, *_) = runner.cases
         slots = next(
             n for n in case.decoder.buckets if n >= min(model.config.n_ctx, context + workload.tokens_after)

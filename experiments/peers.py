@@ -8,7 +8,7 @@ excluded, a process per engine. Says how many times as long they take as our one
 from __future__ import annotations
 
 import argparse
-import random
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -111,6 +111,7 @@ def _describe(run: RunFolder, arguments: argparse.Namespace, engines: dict[str, 
             "threads": arguments.threads or torch.get_num_threads(),
             "seed": arguments.seed,
         },
+        "entropy": secrets.randbits(53),
         "engines": engines,
         "samples": [],
     }
@@ -147,25 +148,29 @@ def _workers(
 
 def _measure(run: RunFolder, workers: dict[str, Worker], config: GPTConfig, progress: ProgressLine) -> None:
     """One visit per engine, context and round. An engine that fails is left out from then on."""
-    from profiling.peers.worker import Visit
+    from profiling.measure.rounds import in_rounds
+    from profiling.peers.visits import Engine
 
-    workload = run.data["workload"]
-    order = random.Random(workload["seed"])
+    data, workload, entropy = run.data, run.data["workload"], run.data["entropy"]
+
+    def leave(name: str, error: Exception) -> None:
+        if not isinstance(error, RuntimeError):  # which holds the engine's own words
+            raise error
+        data["engines"][name] |= {"status": "left out", "reason": str(error)}
+        workers.pop(name).close()
+
+    visits = [
+        Engine(
+            name, worker, n, SETTLE, workload["steps"], config.vocab_size, data["entropy"], data["samples"]
+        )
+        for name, worker in workers.items()
+        for n in workload["contexts"]
+    ]
     rounds = workload["rounds"]
-    for round_ in range(rounds):
-        progress("rounds", round_, rounds)
-        for context in workload["contexts"]:
-            prompt = tuple(order.randrange(config.vocab_size) for _ in range(context))
-            for name in order.sample(sorted(workers), len(workers)):
-                try:
-                    timed = workers[name].visit(Visit(prompt, SETTLE, workload["steps"]))
-                except RuntimeError as error:
-                    run.data["engines"][name] |= {"status": "left out", "reason": str(error)}
-                    workers.pop(name).close()
-                    continue
-                sample = {"engine": name, "context": context, "round": round_}
-                run.data["samples"].append({**sample, "ms": timed.ms, "tokens": timed.tokens})
-        run.save()
+    for done in in_rounds(visits, entropy, range(rounds), leave):
+        if done.is_integer():
+            run.save()
+            progress("rounds", int(done), rounds)
 
 
 if __name__ == "__main__":

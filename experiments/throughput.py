@@ -61,16 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     workload = replace(workload, contexts=(max(1, longest - workload.tokens_after),))
 
     def measure(runner: Runner) -> None:
-        from profiling.measure.loops import time_generations
-
         runner.record["counted"] = {
             case.name: _counted(case.decoder, runner, prompt, new[0])
             for case in runner.cases
             if case.name in ("naive", BASELINE)
         }
-        time_generations(runner, prompt, new[-1], workload.rounds)
+        runner.time_generations(prompt, new[-1], workload.rounds)
         if whole:
-            time_generations(runner, WHOLE_PROMPT, whole, 1)
+            runner.time_generations(WHOLE_PROMPT, whole, 1)
 
     runner = proven_runner(arguments, "throughput", model, workload, variants, measure)
     runner.record["new"] = new

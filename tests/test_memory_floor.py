@@ -11,9 +11,9 @@ from torch import Tensor
 
 from profiling.cost.work import kv_read_bytes, weights_read_bytes
 from profiling.measure import peaks as ceilings
-from profiling.measure import rounds
 from profiling.measure.expect import floor_bytes, weights_read_whole
 from profiling.measure.peaks import FloorReader
+from profiling.measure.visits import plain_reads
 from variants.backends.one_launch import why_no_one_launch
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
@@ -83,7 +83,7 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
 ) -> None:
     decoders = [_decoder("onelaunch"), _decoder("onelaunch-huge"), _decoder("onelaunch-int8")]
     cases: list[Any] = [SimpleNamespace(decoder=d, contexts=(10,)) for d in decoders]
-    readers = rounds._readers(cases, CPU)
+    readers = {(read.size, read.pages): read.reader for read in plain_reads(cases, times=1, into=[])}
 
     def pointers(decoder: Decoder, pages: str) -> tuple[set[int], set[int]]:
         reads.clear()

@@ -14,7 +14,7 @@ import torch
 from experiments import peers
 from profiling.peers import checkpoint, compare, engines, graphs, worker
 from profiling.peers.peer import Peer, Task
-from profiling.peers.worker import Visit, Worker
+from profiling.peers.worker import Request, Worker
 from profiling.results.record import RunFolder
 from reports import build
 from variants.config import PRESETS, GPTConfig
@@ -113,11 +113,11 @@ def test_installed_engines_give_the_reference_tokens(name: str, tmp_path: Path) 
 def test_a_process_answers_and_ends(tmp_path: Path) -> None:
     worker = Worker(task("sdpa", tmp_path))
     for prompt in ((5, 300, 17), (9, 2)):
-        timed = worker.visit(Visit(prompt, settle=2, steps=3))
+        timed = worker.visit(Request(prompt, settle=2, steps=3))
         assert timed.tokens == greedy(list(prompt), 5)
         assert len(timed.ms) == 3
     with pytest.raises(RuntimeError, match="do not fit"):
-        worker.visit(Visit((1,) * 65, settle=0, steps=1))
+        worker.visit(Request((1,) * 65, settle=0, steps=1))
     worker.close()
     assert not worker.process.is_alive()
 
@@ -166,7 +166,7 @@ class Counting(Peer):
 def test_an_engine_that_goes_on_by_itself_is_stopped() -> None:
     """CTranslate2 writes to its limit unasked: left alone it would compute through everybody's visits."""
     peer = Counting()
-    timed = worker._run(peer, Visit((7, 1), settle=1, steps=3))
+    timed = worker._run(peer, Request((7, 1), settle=1, steps=3))
     assert timed.tokens == [1, 2, 3, 4, 5] and len(timed.ms) == 3 and peer.rests == 1
 
 

@@ -1,15 +1,16 @@
 """The one runner: predicts, builds, proves, times, traces. Nothing else in this project times a step.
 
-What a round of timing is stands in `profiling.measure.rounds`. The baseline is visited twice under two names,
-so that each run carries its own noise; the memory floor of each case's own bytes is read in the same round.
+The baseline is visited twice under two names, so that each run carries its own noise; the memory floor of
+each case's own bytes is read in the same round.
 """
 
 from __future__ import annotations
 
 import gc
+import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -20,8 +21,9 @@ from profiling.measure.environment import environment
 from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.memory import decoder_bytes
 from profiling.measure.peaks import ceilings
-from profiling.measure.rounds import Rounds
+from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
+from profiling.measure.visits import FirstToken, Generation, Prefills, Steps, plain_reads
 from profiling.measure.workload import Workload
 from profiling.results.metrics import AGAIN, REPLAYS
 from profiling.results.record import RunFolder
@@ -49,6 +51,7 @@ class Runner:
         self.cases: list[Case] = []
         self.record: dict[str, Any] = run.data
         self.record["variants"] = {v.name: described(v) for v in variants}
+        self.entropy: int = self.record.setdefault("entropy", secrets.randbits(53))
         self.record.setdefault("samples", [])
         self.record.setdefault("floors", [])
         self.record.setdefault("ttft", [])
@@ -80,20 +83,56 @@ class Runner:
             self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=16)
 
     def measure(self) -> None:
-        """All rounds that are not in the record yet."""
+        """All rounds that are not in the record yet: steps, first tokens, and plain reads of their bytes."""
         if not self.cases:
             self.run.warn("no variant is proven here, so nothing was timed")
             return
         gc.collect()  # the proof's float64 copy of the model hangs in reference cycles
-        done = 1 + max((sample["round"] for sample in self.record["samples"]), default=-1)
-        rounds = Rounds(self.record, self.workload, self.cases, self.clock)
+        record, workload = self.record, self.workload
+        steps = [Steps(case, self.clock, record["samples"], self.entropy) for case in self.cases]
+        first = [FirstToken(case, self.clock, record["ttft"]) for case in self.cases if case.full_size]
+        reads = plain_reads(self.cases, workload.steps, record["floors"])
+        done = 1 + max((sample["round"] for sample in record["samples"]), default=-1)
         before = _compiled_graphs()
-        for number in range(done, self.workload.rounds):
-            self.progress("rounds", number, self.workload.rounds)
-            rounds.time(number)
-            self.record["recompiles_while_timing"] = _compiled_graphs() - before
-            self.run.save()
-        self.progress("rounds", self.workload.rounds, self.workload.rounds)
+        for rounds in self._rounds([*steps, *first, *reads], range(done, workload.rounds)):
+            if rounds.is_integer():
+                record["recompiles_while_timing"] = _compiled_graphs() - before
+                self.progress("rounds", int(rounds), workload.rounds)
+
+    def time_generations(self, prompt: int, new: int, rounds: int) -> None:
+        """Whole generations of every case, into the record's `generations`."""
+        into = self.record.setdefault("generations", [])
+        visits = [Generation(case, self.clock, into, prompt, new) for case in self._once()]
+        self._loop(f"generate {new} tokens", visits, rounds)
+
+    def time_prefills(self, lengths: Sequence[int], rounds: int) -> None:
+        """Prefills of these lengths of every case, into the record's `prefills`."""
+        into = self.record.setdefault("prefills", [])
+        visits = [Prefills(case, self.clock, into, lengths) for case in self._once()]
+        self._loop("prefill", visits, rounds)
+
+    def _loop(self, what: str, visits: Sequence[Visit], rounds: int) -> None:
+        self.progress(what, 0, rounds * len(visits))
+        for done in self._rounds(visits, range(rounds)):
+            self.progress(what, round(done * len(visits)), rounds * len(visits))
+
+    def _rounds(self, visits: Sequence[Visit], numbers: range) -> Iterator[float]:
+        """The rounds, stored at the end of each."""
+        for done in in_rounds(visits, self.entropy, numbers, self._drop):
+            if done.is_integer():
+                self.run.save()
+            yield done
+
+    def _drop(self, name: str, error: Exception) -> None:
+        """A variant that crashes while it is timed leaves, and the others go on."""
+        if name not in self.record["variants"]:
+            raise error
+        self._entry(name).update(status="failed", reason=one_line(error))
+        self.cases = [case for case in self.cases if case.decoder.variant.name != name]
+
+    def _once(self) -> list[Case]:
+        """Every case once: the baseline's second name is left out."""
+        return [case for case in self.cases if case.name != AGAIN]
 
     def predict_replay(self) -> None:
         """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
@@ -118,7 +157,7 @@ class Runner:
         self.progress("trace", len(cases), len(cases))
 
     def _traceable(self) -> list[Case]:
-        return [s for s in self.cases if s.full_size and s.name != AGAIN]
+        return [case for case in self._once() if case.full_size]
 
     # -- building and proving -----------------------------------------------------------------
 

@@ -27,7 +27,7 @@ QUIET = {
 
 
 @dataclass(frozen=True)
-class Visit:
+class Request:
     """A prompt, untimed settling steps, then timed greedy steps."""
 
     prompt: tuple[int, ...]
@@ -55,9 +55,9 @@ class Worker:
         self.task = task
         self._answer(BUILD_SECONDS)
 
-    def visit(self, visit: Visit) -> Timed:
-        self.connection.send(visit)
-        answer = self._answer(60 + len(visit.prompt) + visit.settle + visit.steps)
+    def visit(self, request: Request) -> Timed:
+        self.connection.send(request)
+        answer = self._answer(60 + len(request.prompt) + request.settle + request.steps)
         assert isinstance(answer, Timed)
         return answer
 
@@ -102,11 +102,11 @@ def _serve(connection: Connection, task: Task) -> None:
     connection.send(None)
     while True:
         try:
-            visit = connection.recv()
+            request = connection.recv()
         except EOFError:
             return
         try:
-            connection.send(_run(peer, visit))
+            connection.send(_run(peer, request))
         except Exception as error:
             connection.send(_in_a_line(error))
 
@@ -116,19 +116,19 @@ def _in_a_line(error: Exception) -> RuntimeError:
     return RuntimeError(one_line(error).removeprefix("RuntimeError: "))
 
 
-def _run(peer: Peer, visit: Visit) -> Timed:
+def _run(peer: Peer, request: Request) -> Timed:
     import torch
 
     from profiling.measure.clock import Clock
 
-    tokens = [peer.prefill(list(visit.prompt))]
+    tokens = [peer.prefill(list(request.prompt))]
 
     def step() -> None:
         tokens.append(peer.step(tokens[-1]))
 
     clock = Clock(torch.device("cpu"))
-    clock.each_ms(step, visit.settle)
-    ms = clock.each_ms(step, visit.steps)
+    clock.each_ms(step, request.settle)
+    ms = clock.each_ms(step, request.steps)
     peer.rest()
     _wait_for_quiet()
     return Timed(ms, tokens)
