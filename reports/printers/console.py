@@ -65,17 +65,20 @@ def rich_tables(table: Table, width: int) -> list[RichTable]:
             widths = _widths(table, columns, width)
             if widths:
                 break
+        widths = widths or _widths(table, columns, width, least_text=1)
         made.append(_rich(table, columns, widths, title="" if made else table.title))
         numbers = numbers[len(columns) - len(text) :]
     return made
 
 
-def _widths(table: Table, columns: Sequence[int], width: int) -> list[int] | None:
+def _widths(
+    table: Table, columns: Sequence[int], width: int, least_text: int = MIN_WRAPPED
+) -> list[int] | None:
     """Characters for each of these columns; None where they do not fit beside each other."""
     cells = [_longest(row[column].split("\n") for row in table.rows) for column in columns]
     heads = [table.columns[column] for column in columns]
     least = [
-        min(cell, MIN_WRAPPED) if _wraps(table, column, cell, width) else max(cell, _longest([head.split()]))
+        min(cell, least_text) if _wraps(table, column, cell, width) else max(cell, _longest([head.split()]))
         for column, cell, head in zip(columns, cells, heads, strict=True)
     ]
     widths = [max(cell, cell_len(_plain(head))) for cell, head in zip(cells, heads, strict=True)]
