@@ -20,7 +20,6 @@ from pathlib import Path
 from experiments.shared.cli import console, integers, plain_parser, print_json, run
 from experiments.shared.reproduced import sizing_checks
 from profiling.sizing.capacity import GIB, Plan, doubling, plan
-from profiling.sizing.hf_config import read_shape
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -29,6 +28,7 @@ from profiling.sizing.model_shape import (
     kv_token_bytes,
     longest_context,
 )
+from profiling.sizing.read_shape import read_shape
 from reports.shown import Curves
 from variants.errors import UserError
 

@@ -19,8 +19,6 @@ from experiments.shared.cli import run
 from experiments.shared.published import PUBLISHED, Check
 from experiments.shared.reproduced import sizing_checks
 from profiling.sizing.capacity import BLOCK_TOKENS, GIB, doubling, plan
-from profiling.sizing.hf_config import read_shape, shape_from_config
-from profiling.sizing.model_families import FAMILIES, KNOWN_CONFIGS
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -31,8 +29,11 @@ from profiling.sizing.model_shape import (
     longest_context,
     shape_of_gpt,
 )
+from profiling.sizing.read_shape import read_shape, shape_from_config
 from variants.config import PRESETS
 from variants.errors import UserError
+from variants.families import FAMILIES
+from variants.known_configs import KNOWN_CONFIGS
 
 BF16 = KV_FORMATS["bfloat16"]
 

@@ -3,11 +3,35 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Rope:
+    """Rotary positions: pairs of channels turned by angles that grow with the position.
+
+    `kind` says how angles are stretched beyond the positions that a model was trained on; the numbers are
+    those of the config.json of `transformers` (`rope_parameters`) and mean what they mean there.
+    """
+
+    theta: float
+    kind: Literal["default", "linear", "llama3", "yarn"] = "default"
+    factor: float = 1.0
+    trained: int = 0  # original_max_position_embeddings, of llama3 and yarn
+    low_freq_factor: float = 1.0  # llama3
+    high_freq_factor: float = 4.0  # llama3
+    beta_fast: float = 32.0  # yarn
+    beta_slow: float = 1.0  # yarn
+    attention_factor: float | None = None  # yarn; None: 0.1 ln(factor) + 1
 
 
 @dataclass(frozen=True)
 class GPTConfig:
-    """A GPT-2 style decoder. `n_kv_head < n_head` gives grouped-query attention (1 = multi-query)."""
+    """A decoder of pre-norm blocks, by facts. `n_kv_head < n_head` gives grouped-query attention.
+
+    The defaults are GPT-2's: layer norms, biases, GELU, learned positions. The Llama family has RMS norms,
+    gated SiLU, rotary positions, and heads whose width need not be `n_embd / n_head`.
+    """
 
     n_layer: int
     n_head: int
@@ -18,18 +42,38 @@ class GPTConfig:
     n_inner: int = 0  # 0: four times n_embd
     tied_head: bool = True
     layer_norm_epsilon: float = 1e-5
+    head_width: int | None = None  # None: n_embd / n_head; it stays unset through dataclasses.replace
+    norm: Literal["layer", "rms"] = "layer"  # rms: no mean is taken and no bias added
+    gated: bool = False  # silu(gate) * up instead of gelu(up)
+    qkv_bias: bool = True
+    out_bias: bool = True
+    mlp_bias: bool = True
+    qk_norm: bool = False  # an RMS norm over each head of queries and keys, before it is turned
+    rope: Rope | None = None  # None: a learned table of positions
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_kv_head", self.n_kv_head or self.n_head)
         object.__setattr__(self, "n_inner", self.n_inner or 4 * self.n_embd)
-        if self.n_embd % self.n_head:
+        sizes = ("n_layer", "n_head", "n_embd", "n_kv_head", "n_ctx", "vocab_size", "n_inner")
+        for name in sizes:
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} is {value!r}; a whole number of at least 1 is needed")
+        if self.head_width is None and self.n_embd % self.n_head:
             raise ValueError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_head {self.n_head} is not a multiple of n_kv_head {self.n_kv_head}")
+        if self.rope and self.head_dim % 2:
+            raise ValueError(f"rotary positions turn pairs of channels; head_dim is {self.head_dim}")
 
     @property
     def head_dim(self) -> int:
-        return self.n_embd // self.n_head
+        return self.head_width or self.n_embd // self.n_head
+
+    @property
+    def q_dim(self) -> int:
+        """Width of one token's queries in one layer."""
+        return self.n_head * self.head_dim
 
     @property
     def kv_dim(self) -> int:

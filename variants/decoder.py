@@ -83,7 +83,7 @@ class Decoder:
             raise ValueError(f"buckets {self.buckets} must ascend to the capacity {self.capacity}")
         self.variant, self.batch, self.length = variant, batch, 0
         self.model = PAGES[variant.pages](convert(model, variant.precision))
-        self.cache = build_cache(variant, config, batch, self.capacity, self.model.wpe.weight)
+        self.cache = build_cache(variant, config, batch, self.capacity, self.model.like)
         self.mask = MASKS[variant.mask](config, model.device)
         self.modules = Modules(
             self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
@@ -155,7 +155,7 @@ class Decoder:
         self.cache.reserve(0, tokens.size(1))
         where = self.cache.begin(tokens).where
         for layer, (k, v) in enumerate(kv):
-            like = self.model.wpe.weight
+            like = self.model.like
             self.cache.append(layer, k.to(like), v.to(like), where)
         self.cache.advance(tokens)
         self.length = tokens.size(1)

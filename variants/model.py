@@ -1,11 +1,13 @@
-"""GPT-2 in plain PyTorch, with attention and head left open.
+"""A decoder of pre-norm blocks in plain PyTorch, with attention and head left open.
 
 The modules hold weights and the order of operations; where keys and values come from, how they are
-masked and which positions reach the head is passed in by the decoder.
+masked and which positions reach the head is passed in by the decoder. What differs between GPT-2 and the
+Llama family are facts of the config, read here once when a module is built.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import torch
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from variants.config import GPTConfig
+from variants.rope import rope_table, rotate
 
 # (layer, q [B,H,T,D], k [B,Hkv,T,D], v [B,Hkv,T,D]) -> [B,H,T,D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -20,69 +23,115 @@ Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 Head = Callable[[nn.Module, Tensor], Tensor]
 
 
+def norm(config: GPTConfig, width: int) -> nn.Module:
+    """The config's norm over `width` channels."""
+    kind = nn.RMSNorm if config.norm == "rms" else nn.LayerNorm
+    return kind(width, eps=config.layer_norm_epsilon)
+
+
 class Block(nn.Module):
-    """Pre-norm transformer block; `qkv` rows are all query heads, then key heads, then value heads."""
+    """Pre-norm transformer block.
+
+    `qkv` rows are all query heads, then key heads, then value heads. In `up` of a gated block the rows of
+    gate and up alternate, so that whoever computes a range of rows holds both and the activation is local.
+    """
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
-        C, F_ = config.n_embd, config.n_inner
+        C, inner = config.n_embd, config.n_inner
         self.n_head, self.n_kv_head, self.head_dim = config.n_head, config.n_kv_head, config.head_dim
-        self.ln_1 = nn.LayerNorm(C, eps=config.layer_norm_epsilon)
-        self.qkv = nn.Linear(C, C + 2 * config.kv_dim)
-        self.out = nn.Linear(C, C)
-        self.ln_2 = nn.LayerNorm(C, eps=config.layer_norm_epsilon)
-        self.up = nn.Linear(C, F_)
-        self.down = nn.Linear(F_, C)
+        self.gated = config.gated
+        self.ln_1 = norm(config, C)
+        self.qkv = nn.Linear(C, config.q_dim + 2 * config.kv_dim, bias=config.qkv_bias)
+        self.q_norm = norm(config, self.head_dim) if config.qk_norm else None
+        self.k_norm = norm(config, self.head_dim) if config.qk_norm else None
+        self.out = nn.Linear(config.q_dim, C, bias=config.out_bias)
+        self.ln_2 = norm(config, C)
+        self.up = nn.Linear(C, 2 * inner if config.gated else inner, bias=config.mlp_bias)
+        self.down = nn.Linear(inner, C, bias=config.mlp_bias)
 
-    def heads(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B,T,C] -> q [B,H,T,D], k and v [B,Hkv,T,D]."""
+    def heads(self, x: Tensor, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+        """[B,T,C] -> q [B,H,T,D], k and v [B,Hkv,T,D], queries and keys normed and turned where asked."""
         B, T, _ = x.shape
         H, G, D = self.n_head, self.n_kv_head, self.head_dim
-        q, k, v = self.qkv(x).split([H * D, G * D, G * D], dim=-1)
-        return (
-            q.view(B, T, H, D).transpose(1, 2),
-            k.view(B, T, G, D).transpose(1, 2),
-            v.view(B, T, G, D).transpose(1, 2),
-        )
+        qk, v = self.qkv(x).view(B, T, H + 2 * G, D).split([H + G, G], dim=2)
+        if self.q_norm is not None and self.k_norm is not None:
+            qk = torch.cat([self.q_norm(qk[:, :, :H]), self.k_norm(qk[:, :, H:])], dim=2)
+        if turn is not None:
+            qk = rotate(qk, turn)
+        q, k = qk.split([H, G], dim=2)
+        return q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
 
-    def forward(self, x: Tensor, layer: int, attend: Attend) -> Tensor:
-        """[B,T,C] -> [B,T,C]."""
-        B, T, C = x.shape
-        y = attend(layer, *self.heads(self.ln_1(x)))
-        x = x + self.out(y.transpose(1, 2).reshape(B, T, C))
-        hidden: Tensor = self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+    def activated(self, x: Tensor) -> Tensor:
+        """What `up` yields, [...,F] or [...,2F], -> [...,F]."""
+        if not self.gated:
+            return F.gelu(x, approximate="tanh")
+        gate, up = x.unflatten(-1, (-1, 2)).unbind(-1)
+        gated: Tensor = F.silu(gate) * up
+        return gated
+
+    def forward(self, x: Tensor, layer: int, attend: Attend, turn: Tensor | None) -> Tensor:
+        """[B,T,C] -> [B,T,C]; `turn` [T,2,D/2] is the rotary table at these positions, if there is one."""
+        y = attend(layer, *self.heads(self.ln_1(x), turn))
+        x = x + self.out(y.transpose(1, 2).flatten(2))
+        hidden: Tensor = self.down(self.activated(self.up(self.ln_2(x))))
         return x + hidden
 
 
 class GPT(nn.Module):
-    """Weights of one GPT-2 style model."""
+    """Weights of one decoder."""
+
+    rope: Tensor
 
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
-        self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
+        if config.rope is None:
+            self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
+        else:
+            self.register_buffer("rope", rope_table(config.rope, config.n_ctx, config.head_dim))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
-        self.ln_f = nn.LayerNorm(config.n_embd, eps=config.layer_norm_epsilon)
+        self.ln_f = norm(config, config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
         if config.tied_head:
             self.lm_head.weight = self.wte.weight
 
     @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of activations, keys and values."""
+        return next(self.ln_f.parameters())
+
+    @property
     def dtype(self) -> torch.dtype:
         """The dtype of activations."""
-        return self.wpe.weight.dtype
+        return self.like.dtype
 
     @property
     def device(self) -> torch.device:
-        return self.wpe.weight.device
+        return self.like.device
+
+    @property
+    def positions(self) -> Tensor:
+        """What a step reads one row of: learned positions [n_ctx,C] or the rotary table [n_ctx,2,D/2]."""
+        return self.wpe.weight if self.config.rope is None else self.rope
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, head: Head) -> Tensor:
         """tokens [B,T] int64 at positions [T] int64 -> logits [B,T or 1,V], as `head` chooses."""
-        x = self.wte(tokens) + self.wpe(positions)
+        x, turn = self.wte(tokens), None
+        if self.config.rope is None:
+            x = x + self.wpe(positions)
+        else:
+            turn = self.rope[positions]
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer, attend)
+            x = block(x, layer, attend, turn)
         return head(self.lm_head, self.ln_f(x))
+
+
+def empty_model(config: GPTConfig) -> GPT:
+    """The modules without memory for their tensors (on the meta device)."""
+    with torch.device("meta"):
+        return GPT(config)
 
 
 def random_model(
@@ -93,9 +142,10 @@ def random_model(
     Biases and norm parameters are drawn too, where GPT-2 starts them at 0 and 1: with the plain
     values a variant that forgets a bias would pass every comparison.
     """
-    with torch.device("meta"):
-        model = GPT(config)
+    model = empty_model(config)
     model.to_empty(device="cpu")
+    if config.rope is not None:
+        model.rope.copy_(rope_table(config.rope, config.n_ctx, config.head_dim))
     if config.tied_head:  # to_empty gives each name its own storage
         model.lm_head.weight = model.wte.weight
     generator = torch.Generator().manual_seed(seed)
@@ -104,6 +154,6 @@ def random_model(
         for name, parameter in model.named_parameters():
             scale = 0.02 / (2 * config.n_layer) ** 0.5 if name.split(".", 2)[-1] in residual else 0.02
             parameter.normal_(0.0, scale, generator=generator)
-            if ".ln_" in f".{name}" and name.endswith("weight"):
+            if re.search(r"(ln_\w|[qk]_norm)\.weight$", name):
                 parameter.add_(1.0)
     return model.to(dtype=dtype, device=device).requires_grad_(False).eval()

@@ -1,15 +1,17 @@
 """Real weights from a folder in the Hugging Face layout: `config.json` and safetensors.
 
 Only safetensors are read: a pickle checkpoint can execute code. Every tensor in the file must be one that
-the model has, or one of GPT-2's two constant mask buffers; a missing or unknown one is refused by name.
+the model has, or a constant buffer of its type; a missing or unknown one is refused by name. Tensors are read
+and converted one by one, so that no second copy of the model stands in memory.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -17,109 +19,126 @@ from torch import Tensor
 
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.model import GPT
-
-# GPT-2's names for our modules; its Conv1D stores weights [in, out], so they are transposed on reading
-RENAMED = {
-    "h": "blocks",
-    "attn.c_attn": "qkv",
-    "attn.c_proj": "out",
-    "mlp.c_fc": "up",
-    "mlp.c_proj": "down",
-}
-TRANSPOSED = re.compile(r"\.(attn\.c_attn|attn\.c_proj|mlp\.c_fc|mlp\.c_proj)\.weight$")
-MASK_BUFFERS = re.compile(r"^h\.\d+\.attn\.(bias|masked_bias)$")
+from variants.families import Names, Piece
+from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.model import GPT, empty_model
+from variants.rope import rope_table
 
 
-def load_model(folder: Path, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> GPT:
-    """The model stored in `folder`. Raises UserError naming the file, tensor or setting that is wrong."""
-    config = read_config(folder)
-    with torch.device("meta"):
-        model = GPT(config)
+def load_model(
+    folder: Path,
+    dtype: torch.dtype = torch.float32,
+    device: str | torch.device = "cpu",
+    positions: int | None = None,
+) -> GPT:
+    """The model stored in `folder`, for its limit of positions or for the first `positions` of them.
+
+    Raises UserError naming the file, tensor or setting that is wrong.
+    """
+    described = HfConfig.of(read_json(folder / "config.json"), str(folder / "config.json"))
+    config = gpt_config(described, positions)
+    assert described.family.names is not None  # gpt_config refuses a type without
+    model = empty_model(config)
     wanted = dict(model.named_parameters(remove_duplicate=False))
     if config.tied_head:
         del wanted["lm_head.weight"]
-    found: dict[str, Tensor] = {}
-    for file, stored, theirs in _tensors(folder):
-        name, tensor = _ours(stored, theirs)
-        if MASK_BUFFERS.match(name) or (config.tied_head and name == "lm_head.weight"):
-            continue
-        if name not in wanted:
-            raise UserError(f"{file}: unknown tensor {stored}; this is not a GPT-2 style checkpoint")
-        if tensor.shape != wanted[name].shape:
-            expected, got = tuple(wanted[name].shape), tuple(tensor.shape)
-            raise UserError(f"{file}: {stored} has shape {got}, config.json asks for {expected}")
-        found[name] = tensor.to(dtype=dtype, device=device).contiguous()
-    missing = sorted(set(wanted) - set(found))
-    if missing:
-        raise UserError(f"{folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
+    whole = _Checkpoint(folder, described.family.names, config, wanted).read(dtype, device)
     if config.tied_head:
-        found["lm_head.weight"] = found["wte.weight"]
-    model.load_state_dict(found, assign=True)
+        whole["lm_head.weight"] = whole["wte.weight"]
+    if config.rope is not None:
+        whole["rope"] = rope_table(config.rope, config.n_ctx, config.head_dim).to(dtype=dtype, device=device)
+    model.load_state_dict(whole, assign=True)
     if config.tied_head:
         model.lm_head.weight = model.wte.weight
     return model.requires_grad_(False).eval()
 
 
-def read_config(folder: Path) -> GPTConfig:
-    """`config.json` of a GPT-2 style model. Raises UserError for what this decoder would compute wrongly."""
-    file = folder / "config.json"
-    try:
-        raw: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; expected a folder in the Hugging Face layout") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise UserError(f"{file} is not valid JSON: {error}") from None
-    fixed = {
-        "model_type": "gpt2",
-        "activation_function": "gelu_new",
-        "scale_attn_weights": True,
-        "scale_attn_by_inverse_layer_idx": False,
-        "reorder_and_upcast_attn": False,
-        "add_cross_attention": False,
-    }
-    for key, value in fixed.items():
-        if raw.get(key, value) != value:
-            raise UserError(f"{file}: {key} = {raw[key]!r} is not supported, only {value!r}")
-    try:
-        return GPTConfig(
-            n_layer=raw["n_layer"],
-            n_head=raw["n_head"],
-            n_embd=raw["n_embd"],
-            n_kv_head=raw.get("n_kv_head") or 0,
-            n_ctx=raw.get("n_positions") or raw["n_ctx"],
-            vocab_size=raw["vocab_size"],
-            n_inner=raw.get("n_inner") or 0,
-            tied_head=raw.get("tie_word_embeddings", True),
-            layer_norm_epsilon=raw.get("layer_norm_epsilon", 1e-5),
-        )
-    except KeyError as error:
-        raise UserError(f"{file}: {error.args[0]} is missing") from None
-    except (TypeError, ValueError) as error:
-        raise UserError(f"{file}: {error}") from None
+@dataclass(frozen=True)
+class _Checkpoint:
+    """A folder of stored tensors, and the parameters of ours that they must make (on meta, by name)."""
+
+    folder: Path
+    names: Names
+    config: GPTConfig
+    wanted: Mapping[str, Tensor]
+
+    def read(self, dtype: torch.dtype, device: str | torch.device) -> dict[str, Tensor]:
+        """Every parameter of ours. Raises UserError for a tensor that is unknown, wrong or missing."""
+        pieces: dict[str, dict[str, Tensor]] = {name: {} for name in self.wanted}
+        for file, stored, tensor in _tensors(self.folder):
+            name = stored.removeprefix(self.names.prefix)
+            if re.fullmatch(self.names.constant, name) or (
+                self.config.tied_head and name == "lm_head.weight"
+            ):
+                continue
+            ours, parts = self._place(name)
+            if ours not in self.wanted:
+                raise UserError(f"{file}: unknown tensor {stored}; config.json describes no such weight")
+            if self.names.transposed and name.startswith(f"{self.names.layers}.") and tensor.dim() == 2:
+                tensor = tensor.t()
+            rows = [self._rows(ours, part) for part in parts]
+            _check(tensor, (sum(rows), *self.wanted[ours].shape[1:]), f"{file}: {stored}")
+            ready = tensor.to(dtype=dtype, device=device).contiguous()
+            if not bool(torch.isfinite(ready).all()):
+                raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")
+            pieces[ours].update(zip(parts, ready.split(rows), strict=True))
+        parts_of = {name: self._parts(name) for name in self.wanted}
+        missing = [
+            " ".join([name, part]).strip()
+            for name, parts in parts_of.items()
+            for part in parts
+            if part not in pieces[name]
+        ]
+        if missing:
+            raise UserError(f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
+        return {name: self._joined(pieces.pop(name), parts) for name, parts in parts_of.items()}
+
+    def _place(self, name: str) -> Piece:
+        """The parameter of ours that this tensor is rows of; of no name where there is none."""
+        module, _, last = name.rpartition(".")
+        if module in self.names.outer:
+            return Piece(f"{self.names.outer[module]}.{last}")
+        numbered = re.fullmatch(rf"{self.names.layers}\.(\d+)\.(.+)", module)
+        if numbered is None or numbered[2] not in self.names.block:
+            return Piece("")
+        ours, parts = self.names.block[numbered[2]]
+        return Piece(f"blocks.{numbered[1]}.{ours}.{last}", parts)
+
+    def _parts(self, ours: str) -> tuple[str, ...]:
+        """What a parameter is made of, one below the other."""
+        inward = ("gate", "up") if self.config.gated else ("up",)
+        return {"qkv": ("q", "k", "v"), "up": inward}.get(ours.split(".")[-2], ("",))
+
+    def _rows(self, ours: str, part: str) -> int:
+        config = self.config
+        sizes = {"q": config.q_dim, "k": config.kv_dim, "v": config.kv_dim}
+        return (sizes | {"gate": config.n_inner, "up": config.n_inner}).get(part, self.wanted[ours].size(0))
+
+    @staticmethod
+    def _joined(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
+        """One tensor of its pieces; the rows of gate and up alternate, as `Block` says."""
+        rows = [pieces[part] for part in parts]
+        if len(rows) == 1:
+            return rows[0]
+        return torch.stack(rows, dim=1).flatten(0, 1) if "gate" in parts else torch.cat(rows)
 
 
-def _ours(name: str, tensor: Tensor) -> tuple[str, Tensor]:
-    """Their tensor under our name, [out, in]."""
-    name = name.removeprefix("transformer.")
-    if TRANSPOSED.search(name):
-        tensor = tensor.t()
-    if not MASK_BUFFERS.match(name):
-        for theirs, ours in RENAMED.items():
-            name = re.sub(rf"(^|\.){re.escape(theirs)}\.", rf"\1{ours}.", name)
-    return name, tensor
+def _check(tensor: Tensor, expected: tuple[int, ...], where: str) -> None:
+    if tuple(tensor.shape) != expected:
+        raise UserError(f"{where} has shape {tuple(tensor.shape)}, config.json asks for {expected}")
+    if not tensor.is_floating_point():
+        raise UserError(f"{where} holds {tensor.dtype}; floating-point weights are needed")
 
 
-def _tensors(folder: Path) -> list[tuple[Path, str, Tensor]]:
-    """Every tensor of the checkpoint with the file that holds it."""
-    tensors = []
+def _tensors(folder: Path) -> Iterator[tuple[Path, str, Tensor]]:
+    """Every tensor of the checkpoint with the file that holds it, one at a time."""
     for file in _files(folder):
         try:
             with safe_open(file, framework="pt") as opened:
-                tensors += [(file, name, opened.get_tensor(name)) for name in opened.keys()]  # noqa: SIM118
+                for name in opened.keys():  # noqa: SIM118
+                    yield file, name, opened.get_tensor(name)
         except (SafetensorError, OSError) as error:
             raise UserError(f"{file} cannot be read: {error}") from None
-    return tensors
 
 
 def _files(folder: Path) -> list[Path]:

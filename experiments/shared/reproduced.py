@@ -23,8 +23,8 @@ from profiling.cost.work import (
     weights_stored_bytes,
 )
 from profiling.sizing.capacity import GIB, doubling
-from profiling.sizing.hf_config import read_shape
 from profiling.sizing.model_shape import KV_FORMATS, kv_bytes, kv_token_bytes
+from profiling.sizing.read_shape import read_shape
 from variants.config import PRESETS, GPTConfig
 
 GPT2 = PRESETS["gpt2"]

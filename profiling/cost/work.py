@@ -77,13 +77,13 @@ def cached_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
 
 def linear_macs_per_token(config: GPTConfig) -> int:
     """MACs of one position in all blocks' Linear layers: qkv, out, up, down."""
-    C = config.n_embd
-    return config.n_layer * C * (2 * C + 2 * config.kv_dim + 2 * config.n_inner)
+    mlp = (3 if config.gated else 2) * config.n_inner
+    return config.n_layer * config.n_embd * (2 * config.q_dim + 2 * config.kv_dim + mlp)
 
 
 def attention_macs(config: GPTConfig, work: Work) -> int:
     """q k^T and weights v, D MACs each per pair and query head; sharing KV heads does not change it."""
-    return 2 * work.pairs * config.n_layer * config.n_embd
+    return 2 * work.pairs * config.n_layer * config.q_dim
 
 
 def macs(config: GPTConfig, work: Work) -> int:
@@ -126,15 +126,18 @@ def matrix_parameters(config: GPTConfig) -> int:
 
 
 def vector_parameters(config: GPTConfig) -> int:
-    """Biases of the Linear layers, weights and biases of the layer norms."""
-    C = config.n_embd
-    per_layer = (C + 2 * config.kv_dim) + C + config.n_inner + C + 4 * C
-    return config.n_layer * per_layer + 2 * C
+    """Biases of the Linear layers, weights and biases of the norms."""
+    C, norm = config.n_embd, 2 if config.norm == "layer" else 1
+    up = 2 * config.n_inner if config.gated else config.n_inner
+    biases = config.qkv_bias * (config.q_dim + 2 * config.kv_dim) + config.out_bias * C
+    biases += config.mlp_bias * (up + C)
+    heads = 2 * norm * config.head_dim if config.qk_norm else 0
+    return config.n_layer * (biases + heads + 2 * norm * C) + norm * C
 
 
 def parameters(config: GPTConfig) -> int:
     """Parameters, a tied lm_head counted once."""
-    tables = config.vocab_size * (1 if config.tied_head else 2) + config.n_ctx
+    tables = config.vocab_size * (1 if config.tied_head else 2) + (config.n_ctx if config.rope is None else 0)
     return matrix_parameters(config) + vector_parameters(config) + tables * config.n_embd
 
 
@@ -155,7 +158,7 @@ def weights_read_bytes(
     """
     C, V = config.n_embd, config.vocab_size
     matrices = matrix_parameters(config) + C * V + (0 if config.tied_head else C * min(batch, V))
-    others = vector_parameters(config) + C
+    others = vector_parameters(config) + (C if config.rope is None else config.head_dim)
     other = weight_dtype_bytes if other_dtype_bytes is None else other_dtype_bytes
     return math.ceil(matrices * weight_dtype_bytes + others * other)
 

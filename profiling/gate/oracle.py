@@ -69,7 +69,7 @@ class Oracle:
         # concat cache only keeps the keys and values it computed on the way.
         self.decoder = Decoder(ladder("float64")["lasthead"], exact_copy(model, precision), batch=batch)
         if kv in KV_ROUNDING:
-            rounded = RoundedCache(model.config, batch, self.decoder.model.wpe.weight, kv)
+            rounded = RoundedCache(model.config, batch, self.decoder.model.like, kv)
             self.decoder.cache = self.decoder.modules.cache = rounded
         self._seen: OrderedDict[bytes, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = OrderedDict()
 

@@ -29,6 +29,7 @@ def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:
         n_head=NARROW_HEADS,
         n_kv_head=max(1, NARROW_HEADS // shared_by),
         n_inner=4 * width,
+        head_width=None,
         n_ctx=min(config.n_ctx, BUCKETS[0]),
         vocab_size=min(config.vocab_size, NARROW_VOCABULARY),
     )

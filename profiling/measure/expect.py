@@ -48,7 +48,7 @@ def step_ops(decoder: Decoder) -> dict[str, int]:
 
 def weights_read_whole(model: GPT) -> list[Tensor]:
     """What every step reads from end to end: not the position table, nor a token table that is no head."""
-    by_row = [table.weight for table in (model.wpe, model.wte) if not _is_head(table, model)]
+    by_row = [model.positions, *([] if _is_head(model.wte, model) else [model.wte.weight])]
     tensors = (*model.parameters(), *model.buffers())
     return [tensor for tensor in tensors if all(tensor is not table for table in by_row)]
 
@@ -60,9 +60,9 @@ def _is_head(table: nn.Embedding, model: GPT) -> bool:
 def floor_bytes(decoder: Decoder, context: int) -> int:
     """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
     variant, model, batch = decoder.variant, decoder.model, decoder.batch
-    position, token = model.wpe.weight[0], model.wte.weight[0]
+    position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
-    element = kv_element_bytes(variant.kv, model.config, position.element_size())
+    element = kv_element_bytes(variant.kv, model.config, model.dtype.itemsize)
     cache = kv_read_bytes(model.config, context, element, batch)
     return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
 

@@ -84,7 +84,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     arguments = parser.parse_args(argv)
     config = PRESETS[arguments.model]
     model = random_model(config, dtype=getattr(torch, arguments.precision), device=arguments.device)
-    cache = StaticCache(config, 1, config.n_ctx, model.wpe.weight)
+    cache = StaticCache(config, 1, config.n_ctx, model.like)
     cache.length.fill_(arguments.context)
     token = torch.zeros(1, 1, dtype=torch.int64, device=arguments.device)
     one = PersistentStep(model, cache)

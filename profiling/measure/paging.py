@@ -54,7 +54,7 @@ def prefixes(
     for layout in layouts:
         decoder, alone = (Decoder(rung, model, capacity=total) for _ in range(2))
         assert isinstance(decoder.cache, PagedCache)
-        decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.wpe.weight))
+        decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.like))
         texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
         rows = [_prefilled(decoder, alone, text) for text in texts]
         used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)

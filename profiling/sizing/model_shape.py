@@ -1,6 +1,6 @@
 """What does a model keep per token, and how big is it?
 
-No torch here. A `ModelShape` comes from a config (`profiling.sizing.hf_config.read_shape`), from one of this
+No torch here. A `ModelShape` comes from a config (`profiling.sizing.read_shape.read_shape`), from one of this
 project's own models (`shape_of_gpt`), or from numbers; the functions turn it into bytes of KV cache. A layer
 with a sliding window of W keeps min(tokens, W) tokens: a query sees itself and W - 1 before it.
 """

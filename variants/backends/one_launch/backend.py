@@ -42,14 +42,14 @@ class OneLaunch(Backend):
         self.cache = cache
         self.plan = torch.classes.decode_floor.Plan(
             precision,
-            [config.n_head, config.n_kv_head],
+            [config.n_head, config.n_kv_head, int(config.gated)],
             config.layer_norm_epsilon,
             {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
             cache.k,
             cache.v,
         )
         self.number = self.plan.number()
-        self.logits = model.wpe.weight.new_empty(cache.k[0].size(0), config.vocab_size)
+        self.logits = model.like.new_empty(cache.k[0].size(0), config.vocab_size)
 
     def step(self, token: Tensor) -> Tensor:
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""

@@ -84,7 +84,7 @@ def compiled(
     try:
         programs = MULTIPROCESSORS[arch]
         model = empty_model(config, precision)
-        cache = StaticCache(config, batch, capacity, model.wpe.weight)
+        cache = StaticCache(config, batch, capacity, model.like)
         token = torch.zeros(batch, 1, dtype=torch.int64)
         with torch.inference_mode():
             steps.TritonStep(model, cache, programs=programs, pdl=arch >= 90).step(token)

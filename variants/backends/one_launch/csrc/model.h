@@ -12,15 +12,17 @@
 namespace one_launch {
 
 struct Block {
-  Norm ln_1, ln_2;
+  Norm ln_1, ln_2, q_norm, k_norm;
   Linear qkv, out, up, down;
   char *k = nullptr, *v = nullptr;  // the layer's cache, [batch, kv_heads, capacity, head_dim]
 };
 
 struct Model {
   int64_t width = 0, inner = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, batch = 0, capacity = 0;
+  bool gated = false;  // `up` has 2 * inner rows, in which gate and up alternate
   float epsilon = 0;
-  const char *token_table = nullptr, *position_table = nullptr;  // [vocab, width], [positions, width]
+  const char* token_table = nullptr;                        // [vocab, width]
+  const char *position_table = nullptr, *rope = nullptr;  // [positions, width] or [positions, 2, head_dim / 2]
   std::vector<Block> blocks{};
   Norm ln_f{};
   Linear head{};
@@ -86,14 +88,15 @@ struct Own {
 // What all threads share. Rows are `pitch` floats apart.
 template <class W>
 struct Scratch {
-  int64_t pitch, inner_pitch, qkv_pitch, logits_pitch, chunks, chunk_pitch;
-  Aligned<float> x, residual, qkv, partial, hidden, logits;
+  int64_t pitch, inner_pitch, wide_pitch, qkv_pitch, logits_pitch, chunks, chunk_pitch;
+  Aligned<float> x, residual, qkv, partial, hidden, wide, logits;
   Barrier barrier;
   std::vector<std::unique_ptr<Own<W>>> own;
 
   explicit Scratch(const Model& m)
       : pitch(round_up(m.width, kPad)),
         inner_pitch(round_up(m.inner, kPad)),
+        wide_pitch(m.gated ? round_up(2 * m.inner, kPad) : 0),
         qkv_pitch(round_up((m.heads + 2 * m.kv_heads) * m.head_dim, kPad)),
         logits_pitch(round_up(m.vocab, kPad)),
         chunks((m.capacity + kChunk - 1) / kChunk),
@@ -103,11 +106,12 @@ struct Scratch {
         qkv(m.batch * qkv_pitch),
         partial(m.batch * m.heads * chunks * chunk_pitch),
         hidden(m.batch * inner_pitch),
+        wide(m.batch * wide_pitch),
         logits(m.batch * logits_pitch) {}
 
   void prepare_for(const Model& m, int threads) {
     while (static_cast<int>(own.size()) < threads) {
-      own.push_back(std::make_unique<Own<W>>(m, std::max(m.width, m.inner)));
+      own.push_back(std::make_unique<Own<W>>(m, std::max({m.width, m.inner, m.heads * m.head_dim})));
     }
   }
 };

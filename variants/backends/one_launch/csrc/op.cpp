@@ -55,9 +55,10 @@ class Plan : public torch::CustomClassHolder {
   Plan(const std::string& weights, std::vector<int64_t> shape, double epsilon, Tensors tensors,
        std::vector<at::Tensor> k, std::vector<at::Tensor> v)
       : tensors_(std::move(tensors)), k_(std::move(k)), v_(std::move(v)) {
-    const at::Tensor wte = tensor("wte.weight"), wpe = tensor("wpe.weight");
+    const at::Tensor wte = tensor("wte.weight");
     m_.width = wte.size(1);
-    m_.inner = tensor("blocks.0.up.weight").size(0);
+    m_.gated = shape.at(2);
+    m_.inner = tensor("blocks.0.up.weight").size(0) / (m_.gated ? 2 : 1);
     m_.heads = shape.at(0);
     m_.kv_heads = shape.at(1);
     m_.head_dim = k_.at(0).size(3);
@@ -66,7 +67,8 @@ class Plan : public torch::CustomClassHolder {
     m_.capacity = k_.at(0).size(2);
     m_.epsilon = static_cast<float>(epsilon);
     m_.token_table = bytes(wte);
-    m_.position_table = bytes(wpe);
+    if (has("wpe.weight")) m_.position_table = bytes(tensor("wpe.weight"));
+    if (has("rope")) m_.rope = bytes(tensor("rope"));
     for (size_t layer = 0; layer < k_.size(); layer++) m_.blocks.push_back(block(layer));
     m_.ln_f = norm("ln_f");
     m_.head = linear("lm_head", m_.width);
@@ -147,7 +149,11 @@ class Plan : public torch::CustomClassHolder {
     return tensor(name).data_ptr<float>();
   }
 
-  Norm norm(const std::string& name) const { return {floats(name + ".weight"), floats(name + ".bias")}; }
+  // Absent where the model has none.
+  Norm norm(const std::string& name) const {
+    if (!has(name + ".weight")) return {};
+    return {floats(name + ".weight"), has(name + ".bias") ? floats(name + ".bias") : nullptr};
+  }
 
   Linear linear(const std::string& name, int64_t cols) const {
     const at::Tensor weight = tensor(name + ".weight");
@@ -168,8 +174,10 @@ class Plan : public torch::CustomClassHolder {
     const std::string name = "blocks." + std::to_string(layer) + ".";
     return {norm(name + "ln_1"),
             norm(name + "ln_2"),
+            norm(name + "q_norm"),
+            norm(name + "k_norm"),
             linear(name + "qkv", m_.width),
-            linear(name + "out", m_.width),
+            linear(name + "out", m_.heads * m_.head_dim),
             linear(name + "up", m_.width),
             linear(name + "down", m_.inner),
             bytes(k_.at(layer)),

@@ -1,4 +1,4 @@
-// What is done to one row of activations or logits: GELU, layer norm, argmax.
+// What is done to one row of activations or logits: activations, norms, rotary positions, argmax.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +9,7 @@
 namespace one_launch {
 
 struct Norm {
-  const float *weight = nullptr, *bias = nullptr;  // [width]
+  const float *weight = nullptr, *bias = nullptr;  // [width]; without a bias it is an RMS norm
 };
 
 // GELU, tanh approximation, in place: x / 2 * (1 + tanh(u)), which is x / (1 + exp(-2u)).
@@ -22,7 +22,37 @@ inline void gelu(float* x, int64_t count) {
   }
 }
 
-inline void layer_norm(const float* x, const Norm& norm, int64_t width, float epsilon, float* out) {
+// Gate and up alternate in x: out[i] = silu(x[2i]) * x[2i + 1].
+inline void gated(const float* x, int64_t count, float* out) {
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const int64_t n = std::min<int64_t>(kLanes, count - i), first = std::min<int64_t>(kLanes, 2 * n);
+    const auto [gate, up] = at::vec::deinterleave2(Floats::loadu(x + 2 * i, first),
+                                                   Floats::loadu(x + 2 * i + kLanes, 2 * n - first));
+    (gate / (Floats(1.f) + (Floats(-1.f) * gate).exp()) * up).store(out + i, n);
+  }
+}
+
+// Rotary positions, in place: the pairs (i, i + half) turned by a row of the table, cosines then sines.
+template <class KV>
+inline void rotate(float* x, const typename KV::Scalar* turn, int64_t half) {
+  for (int64_t i = 0; i < half; i++) {
+    const float cos = KV::to_float(turn[i]), sin = KV::to_float(turn[half + i]), a = x[i], b = x[half + i];
+    x[i] = a * cos - b * sin;
+    x[half + i] = b * cos + a * sin;
+  }
+}
+
+inline void rms_norm(const float* x, const Norm& norm, int64_t width, float epsilon, float* out) {
+  float squares = 0;
+#pragma omp simd reduction(+ : squares)
+  for (int64_t i = 0; i < width; i++) squares += x[i] * x[i];
+  const float inverse = 1.f / std::sqrt(squares / width + epsilon);
+#pragma omp simd
+  for (int64_t i = 0; i < width; i++) out[i] = x[i] * inverse * norm.weight[i];
+}
+
+inline void normalise(const float* x, const Norm& norm, int64_t width, float epsilon, float* out) {
+  if (!norm.bias) return rms_norm(x, norm, width, epsilon, out);
   float total = 0, squares = 0;
 #pragma omp simd reduction(+ : total)
   for (int64_t i = 0; i < width; i++) total += x[i];

@@ -31,9 +31,7 @@ class Worker {
       });
       phase(Phase::up, layer, [&] {
         normalised(block.ln_2);
-        project(block.up, s_.hidden.get(), s_.inner_pitch, [&](Range done) {
-          for (int64_t b = 0; b < m_.batch; b++) gelu(hidden(b) + done.begin, done.end - done.begin);
-        });
+        m_.gated ? up_gated(block.up) : up(block.up);
       });
       phase(Phase::down, layer, [&] {
         for (int64_t b = 0; b < m_.batch; b++) make_ready(b, hidden(b), m_.inner);
@@ -71,7 +69,9 @@ class Worker {
     const auto* position = reinterpret_cast<const Scalar*>(m_.position_table) + position_ * m_.width;
     for (int64_t b = 0; b < m_.batch; b++) {
       const auto* token = reinterpret_cast<const Scalar*>(m_.token_table) + state_.token[b] * m_.width;
-      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] = KV::to_float(token[i]) + KV::to_float(position[i]);
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] = KV::to_float(token[i]);
+      if (m_.rope) continue;  // positions turn queries and keys instead
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] += KV::to_float(position[i]);
     }
   }
 
@@ -82,7 +82,7 @@ class Worker {
   // Every thread normalises the rows for itself: that costs less than a barrier.
   void normalised(const Norm& norm) {
     for (int64_t b = 0; b < m_.batch; b++) {
-      layer_norm(x(b), norm, m_.width, m_.epsilon, own_.row.get());
+      normalise(x(b), norm, m_.width, m_.epsilon, own_.row.get());
       make_ready(b, own_.row.get(), m_.width);
     }
   }
@@ -109,6 +109,34 @@ class Worker {
     });
   }
 
+  void up(const Linear& linear) {
+    project(linear, s_.hidden.get(), s_.inner_pitch, [&](Range done) {
+      for (int64_t b = 0; b < m_.batch; b++) gelu(hidden(b) + done.begin, done.end - done.begin);
+    });
+  }
+
+  // Ranges of rows begin and end on whole cache lines, hence on whole pairs of gate and up.
+  void up_gated(const Linear& linear) {
+    project(linear, s_.wide.get(), s_.wide_pitch, [&](Range done) {
+      const int64_t count = (done.end - done.begin) / 2;
+      for (int64_t b = 0; b < m_.batch; b++) {
+        gated(s_.wide.get() + b * s_.wide_pitch + done.begin, count, hidden(b) + done.begin / 2);
+      }
+    });
+  }
+
+  // A head of queries or keys as attention takes it, normed and turned to its position; in this thread's row.
+  const float* placed(const float* head, const Norm& norm) {
+    float* row = own_.row.get();
+    if (norm.weight) {
+      rms_norm(head, norm, m_.head_dim, m_.epsilon, row);
+    } else {
+      std::copy(head, head + m_.head_dim, row);
+    }
+    if (m_.rope) rotate<KV>(row, reinterpret_cast<const Scalar*>(m_.rope) + position_ * m_.head_dim, m_.head_dim / 2);
+    return row;
+  }
+
   void add_to_residual(const Linear& linear) {
     project(linear, s_.residual.get(), s_.pitch, [&](Range done) {
       for (int64_t b = 0; b < m_.batch; b++) {
@@ -130,10 +158,10 @@ class Worker {
     char* keys = block.k + slots * m_.head_dim * sizeof(Scalar);
     char* values = block.v + slots * m_.head_dim * sizeof(Scalar);
     if (chunk == chunks_ - 1) {
-      append(keys, qkv(b) + (m_.heads + kv_head) * m_.head_dim);
+      append(keys, placed(qkv(b) + (m_.heads + kv_head) * m_.head_dim, block.k_norm));
       append(values, qkv(b) + (m_.heads + m_.kv_heads + kv_head) * m_.head_dim);
     }
-    attend_heads(keys, values, b, kv_head, chunk);
+    attend_heads(keys, values, block.q_norm, b, kv_head, chunk);
   }
 
   void append(char* lane, const float* row) const {
@@ -141,13 +169,14 @@ class Worker {
     for (int64_t d = 0; d < m_.head_dim; d++) slot[d] = KV::from_float(row[d]);
   }
 
-  void attend_heads(const char* keys, const char* values, int64_t b, int64_t kv_head, int64_t chunk) {
+  void attend_heads(const char* keys, const char* values, const Norm& norm, int64_t b, int64_t kv_head,
+                    int64_t chunk) {
     const int64_t sharing = m_.heads / m_.kv_heads, first = chunk * kChunk;
     const int64_t count = std::min(kChunk, position_ + 1 - first);
     const int64_t offset = first * m_.head_dim * sizeof(Scalar);
     for (int64_t g = 0; g < sharing; g += kGroupMost) {
       const int64_t head = kv_head * sharing + g, together = std::min<int64_t>(kGroupMost, sharing - g);
-      for (int64_t i = 0; i < together; i++) ready_query(b, head + i, i);
+      for (int64_t i = 0; i < together; i++) ready_query(norm, b, head + i, i);
       const auto chunk_of = [&](int64_t i) { return reinterpret_cast<Chunk*>(partial(b, head + i, chunk)); };
       const auto run = [&]<int G>(std::integral_constant<int, G>) {
         attend_chunk<KV, G>(keys + offset, values + offset, count, m_.head_dim, own_.queries, chunk_of);
@@ -161,8 +190,8 @@ class Worker {
     }
   }
 
-  void ready_query(int64_t b, int64_t head, int64_t i) {
-    const float* q = qkv(b) + head * m_.head_dim;
+  void ready_query(const Norm& norm, int64_t b, int64_t head, int64_t i) {
+    const float* q = placed(qkv(b) + head * m_.head_dim, norm);
     const float scale = 1.f / std::sqrt(static_cast<float>(m_.head_dim));
     for (int64_t d = 0; d < m_.head_dim; d++) own_.row.get()[d] = q[d] * scale;
     own_.queries[i] = KV::prepare(own_.row.get(), m_.head_dim,

@@ -1,16 +1,36 @@
-"""Which Hugging Face model types can be sized exactly, and how do they differ?
+"""Which Hugging Face model types are known exactly, and how do they differ?
 
-One entry per `model_type` whose every layer keeps plain keys and values. What an entry says was taken from
-the model and configuration classes of `transformers`; the tests build each model there and compare
-its parameters and its cache. A type that is not listed is refused (`profiling.sizing.model_shape`): many keep
-something else (latent vectors, recurrent state), and a guess would be wrong by a factor, not by a percent.
+One entry per `model_type` whose every layer keeps plain keys and values; those with `names` are also run by
+our decoder. What an entry says was taken from the model and configuration classes of `transformers`; the
+tests build each model there and compare its parameters, its cache and, where our decoder runs it, its logits.
+A type that is not listed is refused: many keep something else (latent vectors, recurrent state), and a guess
+would be wrong by a factor, not by a percent.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, NamedTuple
+
+
+class Piece(NamedTuple):
+    """A stored tensor as rows of one of ours: those of these `parts`, or all that it has."""
+
+    ours: str
+    parts: tuple[str, ...] = ("",)
+
+
+@dataclass(frozen=True)
+class Names:
+    """How checkpoints of a type name their modules; those of `block` stand behind `layers` and a number."""
+
+    prefix: str
+    layers: str
+    block: Mapping[str, Piece]
+    outer: Mapping[str, str]
+    transposed: bool = False  # GPT-2's Conv1D stores its matrices [in, out]
+    constant: str = "$^"  # pattern of buffers that are no weights
 
 
 @dataclass(frozen=True)
@@ -34,6 +54,8 @@ class Family:
     expert_width: str = "intermediate_size"
     router_bias: bool = False
     sinks: bool = False  # one learned sink per query head
+    names: Names | None = None  # None: our decoder does not run this type
+    required: Mapping[str, Any] = field(default_factory=dict)  # settings that our decoder computes, no others
 
 
 # names that older configs use for the same thing
@@ -43,18 +65,65 @@ ALIASES = {
     "n_embd": "hidden_size",
     "n_inner": "intermediate_size",
     "n_positions": "max_position_embeddings",
+    "n_kv_head": "num_key_value_heads",
+    "layer_norm_epsilon": "rms_norm_eps",
+    "activation_function": "hidden_act",
     "num_experts": "num_local_experts",
 }
 
-_LLAMA = Family(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias")
+_QKV = ("q", "k", "v")
+_GPT2_NAMES = Names(
+    prefix="transformer.",
+    layers="h",
+    block={
+        "ln_1": Piece("ln_1"),
+        "attn.c_attn": Piece("qkv", _QKV),
+        "attn.c_proj": Piece("out"),
+        "ln_2": Piece("ln_2"),
+        "mlp.c_fc": Piece("up", ("up",)),
+        "mlp.c_proj": Piece("down"),
+    },
+    outer={"wte": "wte", "wpe": "wpe", "ln_f": "ln_f", "lm_head": "lm_head"},
+    transposed=True,
+    constant=r"h\.\d+\.attn\.(bias|masked_bias)",
+)
+_LLAMA_NAMES = Names(
+    prefix="model.",
+    layers="layers",
+    block={
+        "input_layernorm": Piece("ln_1"),
+        **{f"self_attn.{part}_proj": Piece("qkv", (part,)) for part in _QKV},
+        "self_attn.qkv_proj": Piece("qkv", _QKV),  # of Phi-3, as gate_up_proj
+        "self_attn.q_norm": Piece("q_norm"),
+        "self_attn.k_norm": Piece("k_norm"),
+        "self_attn.o_proj": Piece("out"),
+        "post_attention_layernorm": Piece("ln_2"),
+        "mlp.gate_proj": Piece("up", ("gate",)),
+        "mlp.up_proj": Piece("up", ("up",)),
+        "mlp.gate_up_proj": Piece("up", ("gate", "up")),
+        "mlp.down_proj": Piece("down"),
+    },
+    outer={"embed_tokens": "wte", "norm": "ln_f", "lm_head": "lm_head"},
+    constant=r".*rotary_emb\.inv_freq",
+)
+_SILU = {"hidden_act": "silu"}
 _GPT2 = Family(
     tied=True, gated=False, positions=True, qkv_bias=True, out_bias=True, mlp_bias=True, norm_bias=True
 )
-_QWEN3 = Family(windows="upper", qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="per head")
 _GEMMA = {"head_dim": 256}
 
 FAMILIES: dict[str, Family] = {
-    "gpt2": _GPT2,
+    "gpt2": replace(
+        _GPT2,
+        names=_GPT2_NAMES,
+        required={
+            "hidden_act": "gelu_new",
+            "scale_attn_weights": True,
+            "scale_attn_by_inverse_layer_idx": False,
+            "reorder_and_upcast_attn": False,
+            "add_cross_attention": False,
+        },
+    ),
     "gpt_bigcode": _GPT2,
     "gpt_neox": Family(
         defaults={"attention_bias": True},
@@ -64,8 +133,14 @@ FAMILIES: dict[str, Family] = {
         mlp_bias=True,
         norm_bias=True,
     ),
-    "llama": _LLAMA,
-    "granite": _LLAMA,
+    "llama": Family(
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        mlp_bias="mlp_bias",
+        names=_LLAMA_NAMES,
+        required=_SILU,
+    ),
+    "granite": Family(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
     "smollm3": Family(
         windows="upper",
         tied=True,
@@ -73,14 +148,26 @@ FAMILIES: dict[str, Family] = {
         out_bias="attention_bias",
         mlp_bias="mlp_bias",
     ),
-    "mistral": Family(defaults={"num_key_value_heads": 8, "sliding_window": 4096}, windows="all"),
+    "mistral": Family(
+        defaults={"num_key_value_heads": 8, "sliding_window": 4096},
+        windows="all",
+        names=_LLAMA_NAMES,
+        required=_SILU,
+    ),
     "mixtral": Family(
         defaults={"num_key_value_heads": 8, "num_local_experts": 8},
         windows="all",
         experts="num_local_experts",
     ),
-    "qwen2": Family(windows="upper", qkv_bias=True),
-    "qwen3": _QWEN3,
+    "qwen2": Family(windows="upper", qkv_bias=True, names=_LLAMA_NAMES, required=_SILU),
+    "qwen3": Family(
+        windows="upper",
+        qkv_bias="attention_bias",
+        out_bias="attention_bias",
+        qk_norm="per head",
+        names=_LLAMA_NAMES,
+        required=_SILU,
+    ),
     "qwen3_moe": Family(
         defaults={"use_sliding_window": False},
         windows="all",
@@ -90,7 +177,7 @@ FAMILIES: dict[str, Family] = {
         experts="num_local_experts",
         expert_width="moe_intermediate_size",
     ),
-    "phi3": Family(windows="all"),
+    "phi3": Family(windows="all", names=_LLAMA_NAMES, required=_SILU),
     "starcoder2": Family(
         defaults={"num_key_value_heads": 2, "use_bias": True},
         windows="all",
@@ -181,30 +268,4 @@ REFUSED_KEYS: dict[str, str] = {
     "full_attn_idxs": "not every layer is attention",
     "attn_layer_period": "not every layer is attention",
     "index_topk": "sparse attention keeps an index beside keys and values",
-}
-
-# configs that the articles and their readers name; anything else comes as a config.json
-KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
-    "llama-2-7b": {
-        "model_type": "llama",
-        "hidden_size": 4096,
-        "intermediate_size": 11008,
-        "num_attention_heads": 32,
-        "num_hidden_layers": 32,
-        "num_key_value_heads": 32,
-        "max_position_embeddings": 4096,
-        "vocab_size": 32000,
-        "torch_dtype": "float16",
-    },
-    "llama-2-70b": {
-        "model_type": "llama",
-        "hidden_size": 8192,
-        "intermediate_size": 28672,
-        "num_attention_heads": 64,
-        "num_hidden_layers": 80,
-        "num_key_value_heads": 8,
-        "max_position_embeddings": 4096,
-        "vocab_size": 32000,
-        "torch_dtype": "float16",
-    },
 }

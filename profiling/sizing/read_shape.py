@@ -1,0 +1,109 @@
+"""Which shape does this config.json describe? Read exactly, or refused; never guessed.
+
+No torch here. `read_shape("gpt2" | "llama-2-7b" | folder | config.json)`; what the config does not say,
+or says in a way that is not known here, is a UserError. Known model types: `variants.families`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from profiling.sizing.model_shape import DTYPE_BYTES, ModelShape, shape_of_gpt
+from variants.config import PRESETS
+from variants.errors import UserError
+from variants.hf_config import HfConfig, read_json
+from variants.known_configs import KNOWN_CONFIGS
+
+
+def read_shape(model: str) -> ModelShape:
+    """A preset's name, a known config's name, a folder with a config.json, or such a file.
+
+    In a folder the weights' bytes come from the safetensors files, otherwise from the formula.
+    """
+    if model in PRESETS:
+        return shape_of_gpt(model, PRESETS[model])
+    if model in KNOWN_CONFIGS:
+        return shape_from_config(KNOWN_CONFIGS[model], model)
+    path = Path(model)
+    file = path / "config.json" if path.is_dir() else path
+    if not file.exists():
+        names = ", ".join([*PRESETS, *KNOWN_CONFIGS])
+        raise UserError(f"no model {model!r}: give a config.json, a folder with one, or one of {names}")
+    config = read_json(file)
+    stored = _stored_weights_bytes(file.parent) if path.is_dir() else None
+    return replace(shape_from_config(config, str(file), stored), name=str(file.parent))
+
+
+def _stored_weights_bytes(folder: Path) -> int | None:
+    """Tensor bytes by the folder's safetensors index or file header; None where there is neither."""
+    index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
+    try:
+        if index.exists():
+            return int(json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"])
+        if single.exists():
+            with single.open("rb") as file:
+                header = int.from_bytes(file.read(8), "little")
+            return single.stat().st_size - 8 - header
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}: cannot read the size of the weights ({error!r})") from None
+    return None
+
+
+def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | None = None) -> ModelShape:
+    """A Hugging Face config (parsed) -> its shape. `stored_bytes`: the weights' bytes, where known."""
+    config = HfConfig.of(raw, where)
+    whole = not isinstance(raw.get("text_config"), dict)
+    # around a text model stands something else (a vision tower), whose parameters are not known here
+    parameters = _parameters(config) if whole else None
+    dtype = str(
+        raw.get("dtype") or raw.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype") or ""
+    )
+    weights = stored_bytes
+    plain = dtype in DTYPE_BYTES and not raw.get("quantization_config")
+    if weights is None and parameters is not None and plain:
+        weights = parameters * DTYPE_BYTES[dtype]
+    limit = config.whole("max_position_embeddings") if config.get("max_position_embeddings") else None
+    return ModelShape(
+        where,
+        config.whole("num_attention_heads"),
+        config.n_kv_head,
+        config.head_dim,
+        config.windows,
+        limit,
+        parameters,
+        weights,
+        dtype or None,
+    )
+
+
+def _parameters(config: HfConfig) -> int:
+    """Every parameter, a tied lm_head counted once."""
+    family, head_dim, n_head = config.family, config.head_dim, config.whole("num_attention_heads")
+    C, vocab, layers = (config.whole(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers"))
+    q, kv = n_head * head_dim, config.n_kv_head * head_dim
+    attention = C * (q + 2 * kv) + q * C
+    attention += (q + 2 * kv) * config.flag(family.qkv_bias) + C * config.flag(family.out_bias)
+    attention += {"none": 0, "per head": 2 * head_dim, "all heads": q + kv}[family.qk_norm]
+    attention += n_head * family.sinks
+    norms = family.norms * C * (1 + family.norm_bias)
+
+    def mlp(width: int) -> int:
+        inward = 2 if family.gated else 1
+        return (inward + 1) * C * width + (inward * width + C) * config.flag(family.mlp_bias)
+
+    dense = config.whole("intermediate_size", 4 * C)
+    if family.experts:
+        experts = config.whole(family.experts)
+        sparse = experts * mlp(config.whole(family.expert_width)) + experts * (C + family.router_bias)
+        every, without = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+        is_sparse = [(layer + 1) % every == 0 and layer not in without for layer in range(layers)]
+        mlps = sum(sparse if yes else mlp(dense) for yes in is_sparse)
+    else:
+        mlps = layers * mlp(dense)
+    tables = vocab * (1 if config.get("tie_word_embeddings", family.tied) else 2)
+    tables += config.whole("max_position_embeddings") if family.positions else 0
+    return layers * (attention + norms) + mlps + C * (1 + family.norm_bias) + C * tables

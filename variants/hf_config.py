@@ -1,0 +1,239 @@
+"""Which decoder does this config.json describe? Read exactly, or refused; never guessed. No torch here."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from variants.config import GPTConfig, Rope
+from variants.errors import UserError
+from variants.families import ALIASES, FAMILIES, REFUSED_KEYS, Family
+
+ROPES = ("default", "linear", "llama3", "yarn")
+PLAIN_THETA = 10000.0  # the base that a config.json may leave out
+
+
+def read_json(file: Path) -> dict[str, Any]:
+    """The object in a JSON file. Raises UserError where there is none."""
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{file} does not exist; expected a folder in the Hugging Face layout") from None
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{file} is not valid JSON ({error})") from None
+    if not isinstance(raw, dict):
+        raise UserError(f"{file}: not a config.json (a JSON object is expected)")
+    return raw
+
+
+@dataclass(frozen=True)
+class HfConfig:
+    """A config.json with its aliases and its family's defaults resolved; every miss is a UserError."""
+
+    given: Mapping[str, Any]
+    values: Mapping[str, Any]
+    where: str
+    model_type: str
+    family: Family
+
+    @staticmethod
+    def of(raw: Mapping[str, Any], where: str) -> HfConfig:
+        """The config of a text model, or of the text part of a larger one."""
+        text = raw.get("text_config")
+        inner: Mapping[str, Any] = text if isinstance(text, dict) else raw
+        for key, reason in REFUSED_KEYS.items():
+            if inner.get(key) or raw.get(key):
+                raise UserError(f"{where}: this model is not known here: {reason} ({key} is set)")
+        model_type = str(inner.get("model_type"))
+        family = FAMILIES.get(model_type)
+        if family is None:
+            raise UserError(
+                f"{where}: model_type {model_type!r} is not known here and its cache is not guessed; "
+                f"known: {', '.join(FAMILIES)}"
+            )
+        # an explicit null stays: it undoes a family's default (Mistral without its window)
+        values = {**family.defaults, **{ALIASES.get(key, key): value for key, value in inner.items()}}
+        return HfConfig(inner, values, where, model_type, family)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        value = self.values.get(key)
+        return default if value is None else value
+
+    def spelled(self, key: str) -> str:
+        """The name by which this file gives the key."""
+        return next((theirs for theirs in self.given if ALIASES.get(theirs) == key), key)
+
+    def whole(self, key: str, default: int | None = None) -> int:
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise UserError(f"{self.where}: {key} {_said(value)}; a whole number of at least 1 is needed")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        return _number(self.get(key, default), key, self.where)
+
+    def flag(self, decides: bool | str, default: bool = False) -> bool:
+        """A fact that is fixed or that the key `decides`."""
+        value = self.get(decides, default) if isinstance(decides, str) else decides
+        if not isinstance(value, bool):
+            raise UserError(f"{self.where}: {decides} {_said(value)}; true or false is needed")
+        return value
+
+    @property
+    def n_kv_head(self) -> int:
+        n_head = self.whole("num_attention_heads")
+        if self.model_type == "gpt_bigcode":
+            return 1 if self.flag("multi_query", True) else n_head
+        n_kv_head = self.whole("num_key_value_heads", n_head)
+        if n_head % n_kv_head:
+            raise UserError(f"{self.where}: {n_head} query heads cannot share {n_kv_head} KV heads evenly")
+        return n_kv_head
+
+    @property
+    def head_dim(self) -> int:
+        n_head, hidden = self.whole("num_attention_heads"), self.whole("hidden_size")
+        if self.get("head_dim") is None and hidden % n_head:
+            raise UserError(
+                f"{self.where}: hidden_size {hidden} is not a multiple of {n_head} heads; head_dim is needed"
+            )
+        return self.whole("head_dim", hidden // n_head)
+
+    @property
+    def windows(self) -> tuple[int | None, ...]:
+        """Per layer the sliding window, or None. `layer_types` in the config wins over the family's rule."""
+        n_layer = self.whole("num_hidden_layers")
+        if self.get("sliding_window") is None or not self.flag(
+            "use_sliding_window", self.family.windows != "upper"
+        ):
+            sliding = [False] * n_layer
+        elif self.family.windows == "none":
+            raise UserError(
+                f"{self.where}: sliding_window is set, but this model type has none; "
+                f"which layers it is for is not guessed"
+            )
+        else:
+            sliding = [self._slides(layer) for layer in range(n_layer)]
+        named = self.get("layer_types")
+        if named is not None:
+            unknown = set(named) - {"full_attention", "sliding_attention"}
+            if unknown or len(named) != n_layer:
+                count = f"{len(named)} entries for {n_layer} layers"
+                what = sorted(unknown) if unknown else count
+                raise UserError(f"{self.where}: layer_types has {what}: cannot size this cache")
+            sliding = [name == "sliding_attention" for name in named]
+        return tuple(self.whole("sliding_window") if slides else None for slides in sliding)
+
+    def _slides(self, layer: int) -> bool:
+        """The family's rule: does this layer (from 0) have the window?"""
+        if self.family.windows == "upper":
+            return layer >= int(self.get("max_window_layers", 28))
+        every = self.get("sliding_window_pattern", self.family.full_every)
+        if self.family.windows == "pattern" and not (isinstance(every, int) and every > 0):
+            raise UserError(f"{self.where}: sliding_window_pattern {every!r} is not known here")
+        return self.family.windows == "all" or (layer + 1) % every != 0
+
+
+def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
+    """The decoder that a config describes, for its limit of positions or for the first `positions` of them.
+
+    Raises UserError for what our decoder would compute wrongly or does not compute.
+    """
+    family, where = config.family, config.where
+    if family.names is None:
+        runs = ", ".join(name for name, known in FAMILIES.items() if known.names)
+        raise UserError(
+            f"{where}: our decoder does not run model_type {config.model_type!r}, only {runs}; "
+            "any causal model of transformers runs with --variant hf"
+        )
+    for key, value in family.required.items():
+        if config.get(key, value) != value:
+            said = f"{config.spelled(key)} = {config.get(key)!r}"
+            raise UserError(f"{where}: {said} is not supported, only {value!r}")
+    limit = config.whole("max_position_embeddings", config.get("n_ctx"))
+    n_ctx = min(positions or limit, limit)
+    short = min((window for window in config.windows if window is not None), default=n_ctx)
+    if short < n_ctx:
+        raise UserError(
+            f"{where}: a sliding window of {short} tokens is shorter than the {n_ctx} positions of this run; "
+            "our decoder runs full attention only: stay below it, or use --variant hf"
+        )
+    try:
+        return GPTConfig(
+            n_layer=config.whole("num_hidden_layers"),
+            n_head=config.whole("num_attention_heads"),
+            n_embd=config.whole("hidden_size"),
+            n_kv_head=config.n_kv_head,
+            n_ctx=n_ctx,
+            vocab_size=config.whole("vocab_size"),
+            n_inner=config.whole("intermediate_size", 4 * config.whole("hidden_size")),
+            tied_head=config.flag("tie_word_embeddings", family.tied),
+            layer_norm_epsilon=config.number("rms_norm_eps", 1e-5 if family.norm_bias else 1e-6),
+            head_width=config.head_dim if config.get("head_dim") else None,
+            norm="layer" if family.norm_bias else "rms",
+            gated=family.gated,
+            qkv_bias=config.flag(family.qkv_bias),
+            out_bias=config.flag(family.out_bias),
+            mlp_bias=config.flag(family.mlp_bias),
+            qk_norm=family.qk_norm == "per head",
+            rope=None if family.positions else _rope(config, limit),
+        )
+    except ValueError as error:
+        raise UserError(f"{where}: {error}") from None
+
+
+def _rope(config: HfConfig, limit: int) -> Rope:
+    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(given, dict):
+        raise UserError(f"{config.where}: rope parameters {_said(given)}; an object is needed")
+    where, kind = config.where, str(given.get("rope_type", given.get("type", "default")))
+    if kind not in ROPES:
+        raise UserError(f"{where}: rope_type {kind!r} is not supported, only {', '.join(ROPES)}")
+    for key, plain in (("partial_rotary_factor", 1.0), ("mscale", None), ("truncate", True)):
+        if (value := given.get(key, config.get(key, plain))) not in (plain, None):
+            raise UserError(f"{where}: {key} = {value!r} is not supported")
+
+    def number(key: str, default: float | None = None) -> float:
+        value = given.get(key)
+        return _number(default if value is None else value, key, where)
+
+    theta = number("rope_theta", config.get("rope_theta", PLAIN_THETA))
+    if kind == "default":
+        return Rope(theta)
+    factor = number("factor")
+    if kind == "linear":
+        return Rope(theta, "linear", factor)
+    trained = int(number("original_max_position_embeddings", limit))
+    if kind == "llama3":
+        return Rope(
+            theta,
+            "llama3",
+            factor,
+            trained,
+            low_freq_factor=number("low_freq_factor"),
+            high_freq_factor=number("high_freq_factor"),
+        )
+    fixed = given.get("attention_factor")
+    return Rope(
+        theta,
+        "yarn",
+        factor,
+        trained,
+        beta_fast=number("beta_fast", 32.0),
+        beta_slow=number("beta_slow", 1.0),
+        attention_factor=None if fixed is None else number("attention_factor"),
+    )
+
+
+def _number(value: Any, key: str, where: str) -> float:
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    if not plain or not math.isfinite(value) or value <= 0:
+        raise UserError(f"{where}: {key} {_said(value)}; a positive number is needed")
+    return float(value)
+
+
+def _said(value: Any) -> str:
+    return "is missing" if value is None else f"is {value!r}"
