@@ -99,11 +99,16 @@ def _note_choice(
     arguments: argparse.Namespace, runner: Runner, variants: dict[str, Variant], added: list[str]
 ) -> None:
     """Say in the record what was added for comparison, or left for a request, or proven less."""
+    from experiments.shared.setup import limit_of
+
     if runner.workload.brief_gate:
         runner.run.warn(
             f"--quick: {runner.workload.rounds} rounds, and variants are proven over "
             f"{runner.workload.gate_steps} greedy and as many random tokens only"
         )
+    limit, built = limit_of(arguments.model), runner.model.config.n_ctx
+    if limit and limit > built:
+        runner.run.warn(f"built for the first {built:,} of the model's {limit:,} positions")
     if added:
         runner.run.warn(f"added for comparison: {', '.join(added)}")
     if arguments.variant:

@@ -12,6 +12,8 @@ pytest.importorskip("transformers")
 
 from hf_checkpoints import CASES, SHAPE, checkpoint
 
+from experiments.shared import cli
+from experiments.shared.setup import limit_of, model_for
 from profiling.gate import Gate
 from profiling.sizing.read_shape import shape_from_config
 from variants.backends.one_launch import why_no_one_launch
@@ -156,3 +158,22 @@ def test_an_unset_head_width_follows_the_heads() -> None:
     config = GPTConfig(n_layer=1, n_head=4, n_embd=64)
     assert replace(config, n_embd=128).head_dim == 32
     assert replace(config, head_width=24, n_embd=128).q_dim == 96
+
+
+@pytest.mark.parametrize("shape", ["smollm2-135m", "qwen2.5-0.5b", "llama-3.2-1b", "a config.json"])
+def test_a_shape_by_name_or_file_is_built_for_the_positions_of_the_run(shape: str, tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(SHAPE | {"model_type": "llama", "max_position_embeddings": 10**6}))
+    name = str(file) if shape == "a config.json" else shape
+    flags = ["--shape", name, "--context", "3000"]
+    arguments = cli.common_parser("experiments.floor", "").parse_args(flags)
+    with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
+        patch.setattr("experiments.shared.setup.random_model", lambda config, *_: config)
+        config = model_for(arguments, torch.device("cpu"))
+    assert config.n_ctx == 3064 and limit_of(arguments.model) > 3064  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("flags", [["--shape", "nothing"], ["--model", "tiny", "--shape", "smollm2-135m"]])
+def test_a_shape_that_is_none_or_one_too_many_is_refused(flags: list[str]) -> None:
+    with pytest.raises(UserError, match="--shape"):
+        model_for(cli.common_parser("experiments.floor", "").parse_args(flags), torch.device("cpu"))

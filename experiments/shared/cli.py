@@ -17,9 +17,11 @@ import orjson
 from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
+from variants.known_configs import KNOWN_CONFIGS
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = ("float32", "bfloat16", "float64")
+SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
 SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
 MAX_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others
 
@@ -52,7 +54,19 @@ def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argpar
     parser = plain_parser(module, doc, examples)
     add = parser.add_argument
     add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
-    add("--model", default="gpt2", help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout")
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "--model",
+        default="gpt2",
+        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout (default gpt2)",
+    )
+    model.add_argument(
+        "--shape",
+        dest="model",
+        type=lambda name: SHAPE + name,
+        metavar="NAME",
+        help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
+    )
     add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
     add("--context", type=integers, metavar="N,N", help="tokens in the cache when a step starts")
     add("--batch", type=int, default=1, help="rows decoded together (default 1)")

@@ -9,11 +9,17 @@ from pathlib import Path
 
 import torch
 
+from experiments.shared.cli import SHAPE
 from variants.config import PRESETS
 from variants.errors import UserError
+from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.known_configs import KNOWN_CONFIGS
 from variants.model import GPT, random_model
 from variants.slots.precision import DTYPES
 from variants.weights import load_model
+
+MIN_POSITIONS = 2048  # the largest bucket of slots
+BESIDE_CONTEXT = 64  # tokens that a visit, the gate and a generation add to a context
 
 
 def device_for(name: str) -> torch.device:
@@ -28,16 +34,44 @@ def device_for(name: str) -> torch.device:
 
 
 def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
-    """The model of `--model` in the precision of `--precision`."""
+    """The model of `--model` or `--shape` in the precision of `--precision`.
+
+    A model of many positions is built for those that a run needs: at a limit of 131,072 a mask takes 17 GB.
+    """
     dtype = DTYPES[arguments.precision]
+    positions = max(MIN_POSITIONS, *(n + BESIDE_CONTEXT for n in arguments.context or (0,)))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
     if arguments.model in PRESETS:
         return random_model(PRESETS[arguments.model], arguments.seed, dtype, device)
+    if arguments.model.startswith(SHAPE):
+        described = _described(arguments.model.removeprefix(SHAPE))
+        return random_model(gpt_config(described, positions), arguments.seed, dtype, device)
     folder = Path(arguments.model)
     if not folder.is_dir():
-        raise UserError(f"--model {arguments.model}: neither a folder nor one of {', '.join(PRESETS)}")
-    return load_model(folder, dtype, device)
+        raise UserError(
+            f"--model {arguments.model}: neither a folder nor one of {', '.join(PRESETS)}; "
+            "for a shape with seeded weights use --shape"
+        )
+    return load_model(folder, dtype, device, positions)
+
+
+def limit_of(name: str) -> int | None:
+    """Positions that the model of this name was made for; None where the preset is the model."""
+    if name in PRESETS:
+        return None
+    where = name.removeprefix(SHAPE)
+    config = _described(where if name.startswith(SHAPE) else str(Path(where) / "config.json"))
+    return config.whole("max_position_embeddings", config.get("n_ctx"))
+
+
+def _described(shape: str) -> HfConfig:
+    """A known config by name, or a config.json."""
+    if shape in KNOWN_CONFIGS:
+        return HfConfig.of(KNOWN_CONFIGS[shape], shape)
+    if not Path(shape).is_file():
+        raise UserError(f"--shape {shape}: neither a config.json nor one of {', '.join(KNOWN_CONFIGS)}")
+    return HfConfig.of(read_json(Path(shape)), shape)
 
 
 def silence_libraries() -> None:

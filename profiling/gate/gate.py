@@ -6,7 +6,7 @@ over all checks; plain cached eager itself is held to a multiple of the precisio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 
 import torch
@@ -29,7 +29,21 @@ FEW = 16.0  # a narrow cache's rounding in the cache, against what its rare othe
 PEAK = 8.0  # a maximum over many values, against their root mean square
 # rows of a batch are proven equal to solo runs on this model, with rows of different text
 ROWS = 3
-ROWS_CONFIG = GPTConfig(n_layer=1, n_head=4, n_kv_head=2, n_embd=64, n_ctx=64, vocab_size=199)
+
+
+def _rows_config(config: GPTConfig) -> GPTConfig:
+    """A small model of the same family, whose rows are proven against solo runs."""
+    return replace(
+        config,
+        n_layer=1,
+        n_head=4,
+        n_kv_head=2,
+        n_embd=64,
+        n_inner=256,
+        head_width=None,
+        n_ctx=64,
+        vocab_size=199,
+    )
 
 
 @dataclass
@@ -183,7 +197,8 @@ class Gate:
 
     def _rows_gate(self) -> Gate:
         if self._rows is None:
-            model = random_model(ROWS_CONFIG, self.seed, dtype=self.model.dtype, device=self.model.device)
+            config = _rows_config(self.model.config)
+            model = random_model(config, self.seed, dtype=self.model.dtype, device=self.model.device)
             self._rows = Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed)
         return self._rows
 
