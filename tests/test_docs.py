@@ -113,7 +113,7 @@ def build(site: Path, run: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
-    pytest.importorskip("inputs", reason="needs the extra `docs`")
+    pytest.importorskip("material", reason="needs the extra `docs`")
     folder = tmp_path_factory.mktemp("site")
     built = build(folder, GOLDEN)
     assert built.returncode == 0, built.stderr
@@ -140,7 +140,7 @@ def test_pages_need_no_network(site: Path) -> None:
 
 
 def test_a_folder_without_a_record_is_one_line(tmp_path: Path) -> None:
-    pytest.importorskip("inputs", reason="needs the extra `docs`")
+    pytest.importorskip("material", reason="needs the extra `docs`")
     built = build(tmp_path / "site", tmp_path)
     assert (
         built.returncode != 0 and "expected a run folder" in built.stderr and "Traceback" not in built.stderr

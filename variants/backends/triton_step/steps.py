@@ -101,6 +101,8 @@ class _Step(Backend):
 
     def __init__(self, model: GPT, cache: StaticCache, programs: int, block: int) -> None:
         config, device = model.config, model.device
+        if config.rope is not None or config.norm != "layer" or config.gated:
+            raise UserError("the Triton kernels run GPT-2: learned positions, layer norms, GELU")
         if model.dtype not in (torch.float32, torch.bfloat16):
             raise UserError(f"the Triton backends run float32 and bfloat16 activations, not {model.dtype}")
         if model.lm_head.weight.dtype not in (torch.float32, torch.bfloat16, torch.int8):
