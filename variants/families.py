@@ -11,26 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-
-class Piece(NamedTuple):
-    """A stored tensor as rows of one of ours: those of these `parts`, or all that it has."""
-
-    ours: str
-    parts: tuple[str, ...] = ("",)
-
-
-@dataclass(frozen=True)
-class Names:
-    """How checkpoints of a type name their modules; those of `block` stand behind `layers` and a number."""
-
-    prefix: str
-    layers: str
-    block: Mapping[str, Piece]
-    outer: Mapping[str, str]
-    transposed: bool = False  # GPT-2's Conv1D stores its matrices [in, out]
-    constant: str = "$^"  # pattern of buffers that are no weights
+from variants.tensor_names import GPT2_NAMES, LLAMA_NAMES, Names
 
 
 @dataclass(frozen=True)
@@ -71,41 +54,6 @@ ALIASES = {
     "num_experts": "num_local_experts",
 }
 
-_QKV = ("q", "k", "v")
-_GPT2_NAMES = Names(
-    prefix="transformer.",
-    layers="h",
-    block={
-        "ln_1": Piece("ln_1"),
-        "attn.c_attn": Piece("qkv", _QKV),
-        "attn.c_proj": Piece("out"),
-        "ln_2": Piece("ln_2"),
-        "mlp.c_fc": Piece("up", ("up",)),
-        "mlp.c_proj": Piece("down"),
-    },
-    outer={"wte": "wte", "wpe": "wpe", "ln_f": "ln_f", "lm_head": "lm_head"},
-    transposed=True,
-    constant=r"h\.\d+\.attn\.(bias|masked_bias)",
-)
-_LLAMA_NAMES = Names(
-    prefix="model.",
-    layers="layers",
-    block={
-        "input_layernorm": Piece("ln_1"),
-        **{f"self_attn.{part}_proj": Piece("qkv", (part,)) for part in _QKV},
-        "self_attn.qkv_proj": Piece("qkv", _QKV),  # of Phi-3, as gate_up_proj
-        "self_attn.q_norm": Piece("q_norm"),
-        "self_attn.k_norm": Piece("k_norm"),
-        "self_attn.o_proj": Piece("out"),
-        "post_attention_layernorm": Piece("ln_2"),
-        "mlp.gate_proj": Piece("up", ("gate",)),
-        "mlp.up_proj": Piece("up", ("up",)),
-        "mlp.gate_up_proj": Piece("up", ("gate", "up")),
-        "mlp.down_proj": Piece("down"),
-    },
-    outer={"embed_tokens": "wte", "norm": "ln_f", "lm_head": "lm_head"},
-    constant=r".*rotary_emb\.inv_freq",
-)
 _SILU = {"hidden_act": "silu"}
 _GPT2 = Family(
     tied=True, gated=False, positions=True, qkv_bias=True, out_bias=True, mlp_bias=True, norm_bias=True
@@ -115,7 +63,7 @@ _GEMMA = {"head_dim": 256}
 FAMILIES: dict[str, Family] = {
     "gpt2": replace(
         _GPT2,
-        names=_GPT2_NAMES,
+        names=GPT2_NAMES,
         required={
             "hidden_act": "gelu_new",
             "scale_attn_weights": True,
@@ -137,7 +85,7 @@ FAMILIES: dict[str, Family] = {
         qkv_bias="attention_bias",
         out_bias="attention_bias",
         mlp_bias="mlp_bias",
-        names=_LLAMA_NAMES,
+        names=LLAMA_NAMES,
         required=_SILU,
     ),
     "granite": Family(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
@@ -151,7 +99,7 @@ FAMILIES: dict[str, Family] = {
     "mistral": Family(
         defaults={"num_key_value_heads": 8, "sliding_window": 4096},
         windows="all",
-        names=_LLAMA_NAMES,
+        names=LLAMA_NAMES,
         required=_SILU,
     ),
     "mixtral": Family(
@@ -159,13 +107,13 @@ FAMILIES: dict[str, Family] = {
         windows="all",
         experts="num_local_experts",
     ),
-    "qwen2": Family(windows="upper", qkv_bias=True, names=_LLAMA_NAMES, required=_SILU),
+    "qwen2": Family(windows="upper", qkv_bias=True, names=LLAMA_NAMES, required=_SILU),
     "qwen3": Family(
         windows="upper",
         qkv_bias="attention_bias",
         out_bias="attention_bias",
         qk_norm="per head",
-        names=_LLAMA_NAMES,
+        names=LLAMA_NAMES,
         required=_SILU,
     ),
     "qwen3_moe": Family(
@@ -177,7 +125,7 @@ FAMILIES: dict[str, Family] = {
         experts="num_local_experts",
         expert_width="moe_intermediate_size",
     ),
-    "phi3": Family(windows="all", names=_LLAMA_NAMES, required=_SILU),
+    "phi3": Family(windows="all", names=LLAMA_NAMES, required=_SILU),
     "starcoder2": Family(
         defaults={"num_key_value_heads": 2, "use_bias": True},
         windows="all",

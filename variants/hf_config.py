@@ -155,12 +155,7 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
             raise UserError(f"{where}: {said} is not supported, only {value!r}")
     limit = config.whole("max_position_embeddings", config.get("n_ctx"))
     n_ctx = min(positions or limit, limit)
-    short = min((window for window in config.windows if window is not None), default=n_ctx)
-    if short < n_ctx:
-        raise UserError(
-            f"{where}: a sliding window of {short} tokens is shorter than the {n_ctx} positions of this run; "
-            "our decoder runs full attention only: stay below it, or use --variant hf"
-        )
+    _refuse_short_windows(config, n_ctx)
     try:
         return GPTConfig(
             n_layer=config.whole("num_hidden_layers"),
@@ -183,6 +178,15 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         )
     except ValueError as error:
         raise UserError(f"{where}: {error}") from None
+
+
+def _refuse_short_windows(config: HfConfig, n_ctx: int) -> None:
+    short = min((window for window in config.windows if window is not None), default=n_ctx)
+    if short < n_ctx:
+        raise UserError(
+            f"{config.where}: a sliding window of {short} tokens is shorter than the {n_ctx} positions of "
+            "this run; our decoder runs full attention only: stay below it, or use --variant hf"
+        )
 
 
 def _rope(config: HfConfig, limit: int) -> Rope:
