@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = RunFolder.create(arguments.out, "generate", device.type)
     capacity = min(max(len(prompt) + fits, SMALLEST), model.config.n_ctx)
     buckets = (*(slots for slots in BUCKETS if slots < capacity), capacity)
-    decoder = Decoder(variant, model, capacity=capacity, buckets=buckets)
+    decoder = Decoder.of(variant, model, capacity=capacity, buckets=buckets)
     decoder.warm_up()
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
     write: Callable[[str], object] = (lambda text: None) if arguments.quiet else _streamed

@@ -69,7 +69,7 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
 
     config = model.config
     slots = tuple(n + 1 for n in contexts)
-    decoder = Decoder(variant, model, batch=batch, capacity=slots[-1], buckets=slots)
+    decoder = Decoder.of(variant, model, batch=batch, capacity=slots[-1], buckets=slots)
     last = 1 if variant.head == "last position" else None
     calls = work.matmul_calls(config, fused_attention=variant.attention == "fused")
     for n in contexts:

@@ -32,7 +32,7 @@ def test_the_library_serves_any_weights_and_nothing_else() -> None:
     packages = []
     for seed in (1, 2):
         model = random_model(CONFIG, seed=seed)
-        compiled, eager = Decoder(ladder()["aoti"], model), Decoder(ladder()["sdpa"], model)
+        compiled, eager = Decoder.of(ladder()["aoti"], model), Decoder.of(ladder()["sdpa"], model)
         packages.append(artefact(compiled).package)
         prompt = torch.randint(31, (1, 4), generator=torch.Generator().manual_seed(seed))
         compiled.prefill(prompt)
@@ -60,7 +60,7 @@ def test_another_graph_is_another_library(monkeypatch: pytest.MonkeyPatch, tmp_p
     monkeypatch.setattr("variants.executors.aoti._build", refuse)
     model = random_model(CONFIG, seed=1)
     for variant, slots in (("sdpa", 12), ("sdpa", 8), ("static", 12), ("nomask", 12)):
-        decoder = Decoder(ladder()[variant], model, buckets=(8, 12))
+        decoder = Decoder.of(ladder()[variant], model, buckets=(8, 12))
         decoder.cache.slots = slots
         with pytest.raises(LookupError):
             compile_step(decoder.backend.step, decoder.token)

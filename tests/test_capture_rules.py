@@ -19,7 +19,7 @@ FIXED = [
 @pytest.mark.parametrize("name", FIXED)
 def test_every_fixed_shape_step_can_be_captured(tiny: GPT, name: str) -> None:
     """The executor does not matter: what is checked is the backend that it would record."""
-    decoder = Decoder(ladder()[name], tiny)
+    decoder = Decoder.of(ladder()[name], tiny)
     decoder.prefill(torch.tensor([[5, 3, 9]]))
     token, logits = decoder.token.clone(), None
 

@@ -175,7 +175,7 @@ def test_buckets_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def decoders(model: GPT, **options: Any) -> tuple[Decoder, Decoder]:
-    return Decoder(ladder()["tape"], model, **options), Decoder(ladder()["sdpa"], model, **options)
+    return Decoder.of(ladder()["tape"], model, **options), Decoder.of(ladder()["sdpa"], model, **options)
 
 
 PROMPT = torch.tensor([[5, 3, 9, 2]])

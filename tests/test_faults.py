@@ -53,7 +53,7 @@ def gates(tiny) -> dict[int, Gate]:
 def failing(fault: Fault, variant: str, gate: Gate, names: list[str]) -> list[str]:
     found = []
     for name in names:
-        decoder = Decoder(ladder()[variant], gate.model, batch=fault.batch)
+        decoder = Decoder.of(ladder()[variant], gate.model, batch=fault.batch)
         fault.inject(decoder)
         found += [name] if gate.check_only(decoder, name).status == "fail" else []
     return found

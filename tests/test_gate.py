@@ -37,7 +37,7 @@ def gate_for(gates: dict, config: str, precision: str) -> Gate:
 @pytest.mark.parametrize("name", RUNS_HERE)
 def test_every_rung_passes_on_odd_models(gates: dict, name: str, config: str) -> None:
     gate = gate_for(gates, config, "float32")
-    result = gate.check(Decoder(ladder()[name], gate.model))
+    result = gate.check(Decoder.of(ladder()[name], gate.model))
     assert (result.status, result.reason) == ("pass", "")
     assert [check["check"] for check in result.checks] == [*CHECKS, "batch rows"]
 
@@ -46,7 +46,7 @@ def test_every_rung_passes_on_odd_models(gates: dict, name: str, config: str) ->
 @pytest.mark.parametrize("name", ["naive", "cat", "sdpa", "tape"])
 def test_the_same_holds_at_other_precisions(gates: dict, name: str, precision: str) -> None:
     gate = gate_for(gates, "tiny", precision)
-    result = gate.check(Decoder(ladder(precision)[name], gate.model))
+    result = gate.check(Decoder.of(ladder(precision)[name], gate.model))
     assert (result.status, result.reason) == ("pass", "")
 
 
@@ -54,14 +54,14 @@ def test_the_same_holds_at_other_precisions(gates: dict, name: str, precision: s
 @pytest.mark.parametrize("name", [v.name for v in ladder().values() if compiles(v) and not why_not(v, "cpu")])
 def test_compiled_rungs_pass_over_several_buckets(name: str) -> None:
     model = random_model(CONFIGS["one-kv-head"], 1)
-    decoder = Decoder(ladder()[name], model, buckets=(16, 33))
+    decoder = Decoder.of(ladder()[name], model, buckets=(16, 33))
     result = Gate(model, "float32", steps=20, forced=14).check(decoder)
     assert (result.status, result.reason) == ("pass", "")
 
 
 @pytest.mark.parametrize("name", ["static", "tape"])
 def test_a_run_with_several_rows_and_buckets_passes(tiny, name: str) -> None:
-    decoder = Decoder(ladder()[name], tiny, batch=2, buckets=(8, 24, 64))
+    decoder = Decoder.of(ladder()[name], tiny, batch=2, buckets=(8, 24, 64))
     result = Gate(tiny, "float32", batch=2, steps=50).check(decoder)
     assert (result.status, result.reason) == ("pass", "")
 
@@ -93,12 +93,12 @@ class LooksTooFar(StaticCache):
 
 
 def test_a_wrong_position_is_caught(tiny) -> None:
-    result = Gate(tiny, "float32", steps=20).check(WrongPosition(ladder()["sdpa"], tiny))
+    result = Gate(tiny, "float32", steps=20).check(WrongPosition.of(ladder()["sdpa"], tiny))
     assert result.status == "fail" and result.reason
 
 
 def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
-    decoder = Decoder(ladder()["sdpa"], tiny)
+    decoder = Decoder.of(ladder()["sdpa"], tiny)
     decoder.cache.__class__ = LooksTooFar
     gate = Gate(tiny, "float32", steps=20)
     outcome = gate._run(decoder, ["poison"])
@@ -106,7 +106,7 @@ def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
 
 
 def test_a_crash_is_a_failure_with_its_reason(tiny) -> None:
-    decoder = Decoder(ladder()["sdpa"], tiny)
+    decoder = Decoder.of(ladder()["sdpa"], tiny)
     decoder.backend.step = lambda token: 1 / 0  # type: ignore[method-assign]
     result = Gate(tiny, "float32", steps=4).check(decoder)
     assert result.status == "fail" and "ZeroDivisionError" in result.reason
@@ -137,7 +137,7 @@ def test_errors_with_nan_are_infinite() -> None:
 @pytest.mark.parametrize("name", RUNS_HERE)
 def test_ragged_rows_and_empty_input_are_refused(tiny, name: str) -> None:
     """CASES 9: rows of different lengths cannot be expressed; the refusal says what to do."""
-    decoder = Decoder(ladder()[name], tiny, batch=2)
+    decoder = Decoder.of(ladder()[name], tiny, batch=2)
     for bad in (
         [[1, 2, 3], [4, 5]],
         torch.zeros(3, 4, dtype=torch.int64),
@@ -149,7 +149,7 @@ def test_ragged_rows_and_empty_input_are_refused(tiny, name: str) -> None:
 
 
 def test_rewind_beyond_what_is_held_is_refused(tiny) -> None:
-    decoder = Decoder(ladder()["static"], tiny)
+    decoder = Decoder.of(ladder()["static"], tiny)
     decoder.prefill(torch.zeros(1, 5, dtype=torch.int64))
     with pytest.raises(UserError, match="cannot rewind to 6"):
         decoder.rewind(6)
@@ -158,9 +158,9 @@ def test_rewind_beyond_what_is_held_is_refused(tiny) -> None:
 @pytest.mark.parametrize("name", [n for n in EXACT if n != "naive"])
 def test_loaded_keys_and_values_continue_like_a_prefill(tiny, name: str) -> None:
     tokens = torch.arange(9)[None] % 7
-    source = Decoder(ladder()["cat"], tiny)
+    source = Decoder.of(ladder()["cat"], tiny)
     source.prefill(tokens)
-    decoder = Decoder(ladder()[name], tiny)
+    decoder = Decoder.of(ladder()[name], tiny)
     decoder.load(tokens, [source.cache.contents(layer, 9) for layer in range(tiny.config.n_layer)])
     following = torch.tensor([[3]])
     assert torch.allclose(decoder.step(following), source.step(following), atol=1e-6)

@@ -108,7 +108,7 @@ def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_greedy_text_is_the_models(variant: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model", "tiny", "--prompt-ids", "5,7,9", "--new", "20", "--variant", variant, "--seed", "4"]
     _, result = run(flags, tmp_path, capsys)
-    decoder = Decoder(ladder()["cat"], random_model(TINY, seed=4))
+    decoder = Decoder.of(ladder()["cat"], random_model(TINY, seed=4))
     decoder.prefill(torch.tensor([[5, 7, 9]]))
     expected = [int(decoder.token)]
     for _ in range(19):
@@ -124,7 +124,7 @@ def test_a_drawn_token_is_the_one_that_is_fed_back(
     _, first = run(flags, tmp_path, capsys)
     _, again = run(flags, tmp_path, capsys)
     assert first["ids"] == again["ids"] and len(set(first["ids"])) > 3
-    decoder, sampler = Decoder(ladder()["cat"], random_model(TINY, seed=4)), Sampler(temperature=30)
+    decoder, sampler = Decoder.of(ladder()["cat"], random_model(TINY, seed=4)), Sampler(temperature=30)
     generator = torch.Generator().manual_seed(4)
     logits, expected = decoder.prefill(torch.tensor([[5, 7, 9]])), []
     for _ in range(8):

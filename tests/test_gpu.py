@@ -27,7 +27,7 @@ def on_cuda(model: GPT) -> GPT:
 @pytest.mark.parametrize("name", RUNGS)
 def test_the_gate_passes_on_odd_models(model: GPT, name: str) -> None:
     variant, there = ladder()[name], on_cuda(model)
-    result = Gate(there, "float32", steps=20, forced=14).check(Decoder(variant, there))
+    result = Gate(there, "float32", steps=20, forced=14).check(Decoder.of(variant, there))
     assert (result.status, result.reason) == ("pass", "")
 
 
@@ -36,8 +36,8 @@ def test_the_gate_passes_on_odd_models(model: GPT, name: str) -> None:
 def test_replays_equal_eager_across_prefills_and_buckets(tiny: GPT, name: str, batch: int) -> None:
     """CASES 15 and 16: the buffers decide, and nothing recycles them."""
     there = on_cuda(tiny)
-    mine = Decoder(ladder()[name], there, batch=batch, capacity=32, buckets=(8, 32))
-    eager = Decoder(ladder()["sdpa"], there, batch=batch, capacity=32)
+    mine = Decoder.of(ladder()[name], there, batch=batch, capacity=32, buckets=(8, 32))
+    eager = Decoder.of(ladder()["sdpa"], there, batch=batch, capacity=32)
     for prompt in (PROMPT, PROMPT.flip(1)):
         for decoder in (mine, eager):
             decoder.prefill(prompt.expand(batch, -1).cuda())
@@ -48,7 +48,7 @@ def test_replays_equal_eager_across_prefills_and_buckets(tiny: GPT, name: str, b
 
 @pytest.mark.parametrize("name", GRAPHED)
 def test_a_graph_says_what_it_costs(tiny: GPT, name: str) -> None:
-    decoder = Decoder(ladder()[name], on_cuda(tiny), buckets=(16, 64))
+    decoder = Decoder.of(ladder()[name], on_cuda(tiny), buckets=(16, 64))
     log = decoder.warm_up()
     assert len(log) == 2 and all(entry.seconds > 0 and "graph pool" in entry.bytes for entry in log)
 
@@ -81,7 +81,7 @@ def test_a_failed_capture_names_the_operation_gives_its_memory_back_and_the_next
 def test_one_launch_many_steps_gives_the_same_tokens_every_time(tiny: GPT) -> None:
     """The grid barrier under stress: a race would show as runs that differ."""
     there = on_cuda(tiny)
-    decoder = Decoder(ladder()["onelaunch"], there)
+    decoder = Decoder.of(ladder()["onelaunch"], there)
     runs = set()
     for _ in range(50):
         decoder.prefill(PROMPT.cuda())
@@ -96,7 +96,7 @@ def test_one_launch_in_a_graph(tiny: GPT, cooperative: bool) -> None:
     from variants.backends.triton_step.steps import PersistentStep
 
     there = on_cuda(tiny)
-    decoder = Decoder(ladder()["onelaunch"], there)
+    decoder = Decoder.of(ladder()["onelaunch"], there)
     decoder.prefill(PROMPT.cuda())
     backend = PersistentStep(there, decoder.cache, cooperative=cooperative)  # type: ignore[arg-type]
     held, token = decoder.length, decoder.token.clone()
@@ -106,7 +106,7 @@ def test_one_launch_in_a_graph(tiny: GPT, cooperative: bool) -> None:
         decoder.token.copy_(token)
 
     replay = EXECUTORS["CUDA graph"]().build(backend.step, decoder.token, restore)
-    eager = Decoder(ladder()["sdpa"], there)
+    eager = Decoder.of(ladder()["sdpa"], there)
     eager.prefill(PROMPT.cuda())
     for _ in range(5):
         torch.testing.assert_close(replay(), eager.advance(), atol=1e-4, rtol=1e-4)
@@ -123,7 +123,7 @@ def test_dependent_launches_change_nothing(tiny: GPT, pdl: bool) -> None:
     there = on_cuda(tiny)
     cache = StaticCache(there.config, 1, 32, there.wpe.weight)
     backend = TritonStep(there, cache, pdl=pdl)
-    eager = Decoder(ladder()["sdpa"], there, capacity=32)
+    eager = Decoder.of(ladder()["sdpa"], there, capacity=32)
     token = torch.tensor([[7]], device="cuda")
     with torch.inference_mode():
         for n in range(20):

@@ -23,7 +23,7 @@ def test_the_rungs_pass_the_gate_at_every_precision(name: str, precision: str, c
     if name not in ladder(precision):
         pytest.skip("stored so at this precision anyway")
     model = random_model(CONFIGS[config], 1, getattr(torch, precision))
-    result = Gate(model, precision, steps=12, forced=16).check(Decoder(ladder(precision)[name], model))
+    result = Gate(model, precision, steps=12, forced=16).check(Decoder.of(ladder(precision)[name], model))
     assert (result.status, result.reason) == ("pass", "")
     assert (result.drift is not None) == (name != "paged")
 
@@ -50,7 +50,7 @@ def test_every_head_and_token_has_its_own_scale() -> None:
 
 @pytest.mark.parametrize("name", ["kv-bf16", "kv-int8", "sdpa", "paged"])
 def test_bytes_by_formula_are_those_of_the_tensors(tiny, name: str) -> None:
-    decoder = Decoder(ladder()[name], tiny, batch=2, capacity=48)
+    decoder = Decoder.of(ladder()[name], tiny, batch=2, capacity=48)
     decoder.prefill(torch.zeros(2, 48, dtype=torch.int64))
     held = decoder_bytes(decoder)
     table = decoder.cache.buffers()[-1].nbytes if name == "paged" else 0
@@ -66,7 +66,7 @@ def test_bytes_by_formula_are_those_of_the_tensors(tiny, name: str) -> None:
 def test_the_floor_at_no_context_is_what_the_step_reads_of_the_weights(config: str, name: str) -> None:
     """Every parameter and scale, of the position table one row, of an unshared token table a row each."""
     model = random_model(CONFIGS[config], 1)
-    decoder = Decoder(ladder()[name], model, batch=2)
+    decoder = Decoder.of(ladder()[name], model, batch=2)
     converted = decoder.model
     tensors = [*converted.parameters(), *converted.buffers()]
     row = converted.wpe.weight[0].nbytes
@@ -77,7 +77,7 @@ def test_the_floor_at_no_context_is_what_the_step_reads_of_the_weights(config: s
 
 
 def test_a_scale_of_another_token_is_caught(tiny) -> None:
-    decoder = Decoder(ladder()["kv-int8"], tiny)
+    decoder = Decoder.of(ladder()["kv-int8"], tiny)
     cache = decoder.cache
     assert isinstance(cache, NarrowCache)
     append = cache.append

@@ -28,7 +28,7 @@ needs_kernels = pytest.mark.skipif(why_no_one_launch("cpu") is not None, reason=
 
 
 def _decoder(name: str, config: GPTConfig = TINY, batch: int = 1) -> Decoder:
-    return Decoder(ladder("float32")[name], random_model(config, 0), batch=batch)
+    return Decoder.of(ladder("float32")[name], random_model(config, 0), batch=batch)
 
 
 @pytest.mark.parametrize("tied", [True, False])

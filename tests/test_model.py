@@ -52,7 +52,7 @@ def checkpoint(folder: Path, shape: str, tied: bool = True, **save: object) -> G
 
 
 def our_logits(model, tokens):
-    return Decoder(
+    return Decoder.of(
         ladder(str(model.dtype).removeprefix("torch."))["naive"], model, batch=tokens.size(0)
     ).extend(tokens)
 

@@ -74,9 +74,9 @@ def launch(decoder: Decoder) -> OneLaunch:
 @pytest.mark.parametrize("batch", [1, 4])
 def test_float32_is_as_exact_as_eager(odd: GPT, batch: int) -> None:
     tokens = stream(odd, batch, odd.config.n_ctx)
-    truth = forced(Decoder(ladder("float64")["cat"], odd.double(), batch=batch), tokens)
-    eager = forced(Decoder(ladder()["cat"], odd.float(), batch=batch), tokens).double() - truth
-    mine = forced(Decoder(ladder()["onelaunch"], odd.float(), batch=batch), tokens).double() - truth
+    truth = forced(Decoder.of(ladder("float64")["cat"], odd.double(), batch=batch), tokens)
+    eager = forced(Decoder.of(ladder()["cat"], odd.float(), batch=batch), tokens).double() - truth
+    mine = forced(Decoder.of(ladder()["onelaunch"], odd.float(), batch=batch), tokens).double() - truth
     assert mine.square().mean() <= 4 * eager.square().mean()
     assert mine.abs().max() <= 2 * eager.abs().max()
 
@@ -85,7 +85,7 @@ def test_float32_is_as_exact_as_eager(odd: GPT, batch: int) -> None:
 def test_gate(rung: str, tiny: GPT) -> None:
     """Steps, chunks, rewinds, second prompts, poisoned slots, capacity, batch rows: DESIGN 4."""
     gate = Gate(tiny, "float32", batch=1, capacity=64, steps=30, forced=12, seed=0)
-    result = gate.check(Decoder(ladder()[rung], tiny, capacity=64))
+    result = gate.check(Decoder.of(ladder()[rung], tiny, capacity=64))
     assert result.status == "pass", result.reason
 
 
@@ -94,7 +94,7 @@ def test_gate(rung: str, tiny: GPT) -> None:
 def test_threads_do_not_change_a_bit(rung: str, threads: int, odd: GPT) -> None:
     n = min(odd.config.n_ctx, 263)  # where it can be, past the first chunk of slots
     tokens = stream(odd, 2, n)
-    decoder = Decoder(ladder()[rung], odd, batch=2)
+    decoder = Decoder.of(ladder()[rung], odd, batch=2)
     seen = []
     for count in (1, threads):
         torch.set_num_threads(1)
@@ -109,8 +109,8 @@ def test_threads_do_not_change_a_bit(rung: str, threads: int, odd: GPT) -> None:
 def test_batch_rows_equal_solo_rows(rung: str, batch: int, odd: GPT) -> None:
     """Bit for bit, from the same cache: the sums do not depend on how many rows are in flight."""
     tokens = stream(odd, batch, 12)
-    together = Decoder(ladder()[rung], odd, batch=batch, capacity=32)
-    solo = Decoder(ladder()[rung], odd, capacity=32)
+    together = Decoder.of(ladder()[rung], odd, batch=batch, capacity=32)
+    solo = Decoder.of(ladder()[rung], odd, capacity=32)
     together.prefill(tokens[:, :10])
     kv = [together.cache.contents(layer, 10) for layer in range(odd.config.n_layer)]
     expected = together.step(tokens[:, 10:11])
@@ -121,7 +121,7 @@ def test_batch_rows_equal_solo_rows(rung: str, batch: int, odd: GPT) -> None:
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
-    decoder = Decoder(ladder()[rung], tiny, capacity=8)
+    decoder = Decoder.of(ladder()[rung], tiny, capacity=8)
     decoder.prefill(stream(tiny, 1, 7))
     backend, cache = launch(decoder), decoder.cache
     before = [t.clone() for t in cache.buffers()]
@@ -140,7 +140,7 @@ def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
 def test_argmax_takes_the_first_of_equals_and_nan_first(threads: int) -> None:
     config = GPTConfig(n_layer=1, n_head=2, n_embd=32, n_ctx=16, vocab_size=200, tied_head=False)
     model = random_model(config, seed=5)
-    decoder = Decoder(ladder()["onelaunch"], model)
+    decoder = Decoder.of(ladder()["onelaunch"], model)
     decoder.prefill(torch.zeros(1, 1, dtype=torch.int64))
     torch.set_num_threads(threads)
     best = decoder.step(torch.zeros(1, 1, dtype=torch.int64)).argmax()
@@ -158,7 +158,7 @@ def test_argmax_takes_the_first_of_equals_and_nan_first(threads: int) -> None:
 
 
 def test_the_profiler_sees_one_op_and_its_phases(tiny: GPT, tmp_path: Path) -> None:
-    decoder = Decoder(ladder()["onelaunch"], tiny)
+    decoder = Decoder.of(ladder()["onelaunch"], tiny)
     decoder.prefill(stream(tiny, 1, 4))
     trace = tmp_path / "x.pt.trace.json.gz"
     trace_steps(decoder, trace)
@@ -175,7 +175,7 @@ def test_the_profiler_sees_one_op_and_its_phases(tiny: GPT, tmp_path: Path) -> N
 
 def test_phases_are_a_table_and_off_by_default(tiny: GPT) -> None:
     torch.set_num_threads(2)
-    decoder = Decoder(ladder()["onelaunch"], tiny)
+    decoder = Decoder.of(ladder()["onelaunch"], tiny)
     decoder.prefill(stream(tiny, 1, 4))
     backend = launch(decoder)
     decoder.advance()

@@ -15,8 +15,9 @@ from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
+from variants.prefix import prefill_shared
 from variants.slots.blocks import BlockPool, blocks_for
-from variants.slots.paged_cache import PagedCache, prefill_shared
+from variants.slots.paged_cache import PagedCache
 
 ONE = GPTConfig(n_layer=1, n_head=1, n_embd=1, n_ctx=64, vocab_size=4)
 SIZE, BLOCKS = 4, 9
@@ -133,7 +134,7 @@ TestPool = Pool.TestCase
 
 def sharing(model, decoders: int, batch: int = 1) -> list[Decoder]:
     """Paged decoders over the first one's pool."""
-    made = [Decoder(ladder()["paged"], model, batch=batch) for _ in range(decoders)]
+    made = [Decoder.of(ladder()["paged"], model, batch=batch) for _ in range(decoders)]
     for decoder in made[1:]:
         decoder.cache.share(made[0].cache.pool)
     return made
@@ -174,7 +175,7 @@ def test_a_fork_copies_only_when_one_of_them_writes(tiny) -> None:
     other = text_for(tiny, 1, 3, seed=2)
     ours = child.extend(other)
     assert pool.copies == 1  # the block that both hold in part; the full one stays shared
-    fresh = Decoder(ladder()["paged"], tiny)
+    fresh = Decoder.of(ladder()["paged"], tiny)
     fresh.prefill(text[:, :18])
     assert torch.equal(ours, fresh.extend(other))
     continued = parent.step(text[:, :1])
@@ -190,7 +191,7 @@ def test_out_of_blocks_is_refused_and_changes_nothing(tiny) -> None:
         second.step(torch.tensor([[1]]))
     assert second.length == 16
     first.rewind(32)
-    fresh = Decoder(ladder()["paged"], tiny)
+    fresh = Decoder.of(ladder()["paged"], tiny)
     fresh.prefill(text_for(tiny, 1, 16, seed=1))
     assert torch.equal(second.step(torch.tensor([[1]])), fresh.step(torch.tensor([[1]])))
 
@@ -216,7 +217,7 @@ def test_a_rewind_into_a_published_block_withdraws_it(tiny) -> None:
 
 
 def test_the_pool_grows_with_the_text_and_not_with_the_capacity(tiny) -> None:
-    decoder = Decoder(ladder()["paged"], tiny)
+    decoder = Decoder.of(ladder()["paged"], tiny)
     assert isinstance(decoder.cache, PagedCache)
     held = []
     for n in (1, 16, 17, 48):
@@ -233,7 +234,7 @@ def test_a_recorded_step_reads_the_block_table_from_memory() -> None:
 
     model = random_model(CONFIGS["grouped"], 1)
     recorded = ladder()["paged"].then("paged-tape", "the model's Python", executor="op tape")
-    tape, eager = Decoder(recorded, model), Decoder(ladder()["paged"], model)
+    tape, eager = Decoder.of(recorded, model), Decoder.of(ladder()["paged"], model)
     for decoder in (tape, eager):
         decoder.prefill(text_for(model, 1, 14))
     for _ in range(24):

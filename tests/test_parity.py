@@ -37,8 +37,8 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     model = load_model(tmp_path)
     with torch.inference_mode():
         expected = theirs(TOKENS).logits
-    whole = Decoder(ladder()["naive"], model, batch=2).extend(TOKENS)
-    cached = Decoder(ladder()["cat"], model, batch=2)
+    whole = Decoder.of(ladder()["naive"], model, batch=2).extend(TOKENS)
+    cached = Decoder.of(ladder()["cat"], model, batch=2)
     cached.prefill(TOKENS[:, :50])
     steps = torch.stack([cached.step(TOKENS[:, i : i + 1]) for i in range(50, 200)], dim=1)
     assert (whole - expected).abs().max() < 1e-5
@@ -55,7 +55,7 @@ def test_every_rung_of_the_cpu_passes_the_gate(name: str, threads: int, tmp_path
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        results = {rung: gate.check(Decoder(ladder()[rung], model)) for rung in rungs}
+        results = {rung: gate.check(Decoder.of(ladder()[rung], model)) for rung in rungs}
     finally:
         torch.set_num_threads(before)
     assert {rung: result.reason for rung, result in results.items() if result.status != "pass"} == {}
@@ -68,7 +68,7 @@ def test_one_layer_of_a_real_shape_passes_the_gate(name: str) -> None:
     model = random_model(gpt_config(HfConfig.of(raw, name), positions=512))
     gate = Gate(model, "float32", capacity=512, steps=16, forced=16)
     for rung in EXACT + ([] if why_no_one_launch("cpu") else ONE_LAUNCH):
-        result = gate.check(Decoder(ladder()[rung], model))
+        result = gate.check(Decoder.of(ladder()[rung], model))
         assert result.status == "pass", f"{rung}: {result.reason}"
 
 
@@ -99,7 +99,7 @@ def test_narrow_checkpoints_in_pieces_load(stored: torch.dtype, tmp_path: Path) 
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32).eval()
     with torch.inference_mode():
         expected = theirs(TOKENS).logits
-    assert (Decoder(ladder()["naive"], model, batch=2).extend(TOKENS) - expected).abs().max() < 1e-5
+    assert (Decoder.of(ladder()["naive"], model, batch=2).extend(TOKENS) - expected).abs().max() < 1e-5
 
 
 @pytest.mark.parametrize(

@@ -125,7 +125,7 @@ FAULTS: list[tuple[Callable[[Patch], None], str]] = [
 def difference(theirs: Any, folder: Path) -> float:
     with torch.inference_mode():
         expected = theirs(TOKENS).logits
-    got = Decoder(ladder()["naive"], load_model(folder)).extend(TOKENS)
+    got = Decoder.of(ladder()["naive"], load_model(folder)).extend(TOKENS)
     return float((got - expected).abs().max())
 
 

@@ -28,7 +28,7 @@ SMALL = GPTConfig(n_layer=2, n_head=2, n_embd=32, n_ctx=64, vocab_size=320)
 
 
 def greedy(prompt: list[int], n: int, config: GPTConfig = SMALL, seed: int = 1) -> list[int]:
-    decoder = Decoder(ladder()["cat"], random_model(config, seed))
+    decoder = Decoder.of(ladder()["cat"], random_model(config, seed))
     decoder.prefill(torch.tensor([prompt]))
     tokens = [int(decoder.token)]
     for _ in range(n):
@@ -45,7 +45,7 @@ def test_hugging_face_folder_is_the_same_model(tied: bool, tmp_path: Path) -> No
     checkpoint.hugging_face(model, tmp_path / "hf")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "hf").eval()
     tokens = torch.randint(71, (1, 9))
-    expected = Decoder(ladder()["naive"], model).prefill(tokens)
+    expected = Decoder.of(ladder()["naive"], model).prefill(tokens)
     torch.testing.assert_close(theirs(tokens).logits[:, -1].detach(), expected, rtol=1e-4, atol=1e-5)
     again = load_model(tmp_path / "hf")
     assert all(a.equal(b) for a, b in zip(model.parameters(), again.parameters(), strict=True))
@@ -54,7 +54,7 @@ def test_hugging_face_folder_is_the_same_model(tied: bool, tmp_path: Path) -> No
 def test_growing_step_is_the_same_model() -> None:
     model = random_model(SMALL, seed=1)
     tokens = torch.randint(320, (1, 12))
-    step, decoder = graphs.GrowingStep(model), Decoder(ladder()["cat"], model)
+    step, decoder = graphs.GrowingStep(model), Decoder.of(ladder()["cat"], model)
     logits, *past = step(tokens[:, :7], *graphs.empty_past(model))
     torch.testing.assert_close(logits, decoder.prefill(tokens[:, :7]))
     for token in tokens[:, 7:].split(1, dim=1):

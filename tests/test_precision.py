@@ -134,9 +134,9 @@ def test_kernels_do_the_same_arithmetic(precision: str, batch: int) -> None:
     the difference stays within what quantising costs anyway."""
     model = random_model(ODD, seed=2)
     tokens = torch.randint(131, (batch, 140), generator=torch.Generator().manual_seed(0))
-    plain = steps(Decoder(modules_rung(precision), model, batch=batch), tokens)
-    mine = steps(Decoder(ladder()[f"onelaunch-{precision}"], model, batch=batch), tokens)
-    full = steps(Decoder(ladder()["sdpa"], model, batch=batch), tokens)
+    plain = steps(Decoder.of(modules_rung(precision), model, batch=batch), tokens)
+    mine = steps(Decoder.of(ladder()[f"onelaunch-{precision}"], model, batch=batch), tokens)
+    full = steps(Decoder.of(ladder()["sdpa"], model, batch=batch), tokens)
     per_step = (mine - plain).abs().amax(dim=(1, 2))
     assert per_step.quantile(0.3) < 2e-6
     assert (mine - plain).square().mean() < 0.3 * (plain - full).square().mean()
@@ -160,8 +160,8 @@ def test_byte_products_do_not_saturate(precision: str) -> None:
     block.ln_2.bias.fill_(1.0)
     block.down.weight.copy_(0.02 * torch.where(torch.arange(128) % 2 == 0, 1.0, -1.0)[:, None])
     token = torch.zeros(1, 1, dtype=torch.int64)
-    plain = Decoder(modules_rung(precision), model)
-    mine = Decoder(ladder()[f"onelaunch-{precision}"], model)
+    plain = Decoder.of(modules_rung(precision), model)
+    mine = Decoder.of(ladder()[f"onelaunch-{precision}"], model)
     for decoder in (plain, mine):
         decoder.prefill(token)
     torch.testing.assert_close(mine.step(token), plain.step(token), rtol=1e-5, atol=1e-5)
@@ -173,9 +173,9 @@ def test_byte_products_do_not_saturate(precision: str) -> None:
 @needs_kernels
 def test_fewer_bits_do_more_damage(tiny: GPT) -> None:
     tokens = torch.randint(101, (1, 60), generator=torch.Generator().manual_seed(1))
-    full = steps(Decoder(ladder()["sdpa"], tiny), tokens)
+    full = steps(Decoder.of(ladder()["sdpa"], tiny), tokens)
     damage = [
-        float((steps(Decoder(ladder()[name], tiny), tokens) - full).square().mean().sqrt())
+        float((steps(Decoder.of(ladder()[name], tiny), tokens) - full).square().mean().sqrt())
         for name in ("onelaunch", "onelaunch-bf16", "onelaunch-int8", "onelaunch-int4")
     ]
     assert damage == sorted(damage)

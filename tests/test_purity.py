@@ -45,7 +45,7 @@ def test_one_layer_without_a_mask_still_has_pure_keys_and_values() -> None:
 def test_the_pass_is_the_model(toy) -> None:
     tokens = torch.arange(7)[None] * 5
     whole = run(toy, tokens).logits
-    decoder = Decoder(ladder("float64")["cat"], toy)
+    decoder = Decoder.of(ladder("float64")["cat"], toy)
     assert (decoder.extend(tokens)[0] - whole).abs().max() < 1e-13
     first = run(toy, tokens[:, :4])
     assert (run(toy, tokens[:, 4:], first.kv).logits - whole[4:]).abs().max() < 1e-13

@@ -95,7 +95,7 @@ def test_several_results_and_special_floats_survive() -> None:
 @pytest.mark.parametrize("where", ["token", "position"])
 def test_a_frozen_input_is_impossible(tiny, where: str) -> None:
     """CASES 15: the replay reads token and position from device memory."""
-    tape, eager = (Decoder(ladder()[name], tiny) for name in ("tape", "sdpa"))
+    tape, eager = (Decoder.of(ladder()[name], tiny) for name in ("tape", "sdpa"))
     prompt = torch.tensor([[5, 6, 7]])
     for decoder in (tape, eager):
         decoder.prefill(prompt)
@@ -106,7 +106,7 @@ def test_a_frozen_input_is_impossible(tiny, where: str) -> None:
 
 
 def test_recording_leaves_the_decoder_as_it_was(tiny) -> None:
-    decoder = Decoder(ladder()["tape"], tiny)
+    decoder = Decoder.of(ladder()["tape"], tiny)
     decoder.prefill(torch.tensor([[5, 6, 7]]))
     token, length = decoder.token.clone(), decoder.length
     decoder.warm_up()

@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.triton_reference import PHASES, Case, check_phases
+from variants.backends.modules import Modules
 from variants.backends.triton_step import steps
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
@@ -188,12 +189,12 @@ def test_the_gate_passes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from variants import decoder
     from variants.ladder import ladder
 
-    def build(variant: Variant, model: object, cache: object) -> object:
-        return None if variant.backend == "modules" else made(model, cache)
+    def build(variant: Variant, modules: Modules) -> object:
+        return modules if variant.backend == "modules" else made(modules.model, modules.cache)
 
     made = {"fused Triton": steps.TritonStep, "one launch": steps.PersistentStep}[backend]
     monkeypatch.setattr(decoder, "build_backend", build)
     model = random_model(CONFIGS["grouped"], 1)
     variant = ladder()["sdpa"].then("interpreted", "for this test", backend=backend)
-    result = Gate(model, "float32", steps=6, forced=14).check(decoder.Decoder(variant, model))
+    result = Gate(model, "float32", steps=6, forced=14).check(decoder.Decoder.of(variant, model))
     assert (result.status, result.reason) == ("pass", "")

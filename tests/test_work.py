@@ -148,7 +148,7 @@ def test_attention_share_and_crossover_are_ratios_of_the_counts() -> None:
 @pytest.mark.parametrize(("config", "batch"), [(PRESETS["tiny"], 1), (ODD, 2), (MQA, 3)])
 @pytest.mark.parametrize("variant", EAGER, ids=lambda variant: variant.name)
 def test_executed_matmuls_are_the_formula(variant: Variant, config: GPTConfig, batch: int) -> None:
-    decoder = Decoder(variant, random_model(config), batch=batch, capacity=24, buckets=(9, 16, 24))
+    decoder = Decoder.of(variant, random_model(config), batch=batch, capacity=24, buckets=(9, 16, 24))
     tokens = torch.arange(11 * batch).view(batch, 11) % config.vocab_size
     last = 1 if variant.head == "last position" else None
     with MatmulCounter() as prefill:

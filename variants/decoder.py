@@ -1,6 +1,6 @@
 """The one decoder: open slots filled by a `Variant`, nothing subclasses it.
 
-decoder = Decoder(ladder("float32")["sdpa"], random_model(PRESETS["gpt2"]), capacity=1024)
+decoder = Decoder.of(ladder("float32")["sdpa"], random_model(PRESETS["gpt2"]), capacity=1024)
 logits = decoder.prefill(prompt)            # [B,P] int64 -> [B,V]
 logits = decoder.step(logits.argmax(-1, keepdim=True))
 """
@@ -8,6 +8,7 @@ logits = decoder.step(logits.argmax(-1, keepdim=True))
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor
@@ -16,13 +17,13 @@ from variants.backends.modules import Backend, Modules
 from variants.backends.one_launch import OneLaunch
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.executors.executor import EXECUTORS, WarmUp
-from variants.model import GPT, Head
+from variants.executors.executor import EXECUTORS, Executor, WarmUp
+from variants.model import GPT
 from variants.slots.attention import ATTENTIONS
 from variants.slots.cache import Cache, ConcatCache, NoCache, StaticCache
-from variants.slots.head import HEADS, all_positions
+from variants.slots.head import HEADS
 from variants.slots.kv import NarrowCache
-from variants.slots.mask import MASKS
+from variants.slots.mask import MASKS, Mask
 from variants.slots.paged_cache import PagedCache
 from variants.slots.pages import PAGES
 from variants.slots.precision import convert
@@ -43,10 +44,11 @@ def build_cache(variant: Variant, config: GPTConfig, batch: int, capacity: int, 
     return CACHES[variant.cache](config, batch, capacity, like)
 
 
-def build_backend(variant: Variant, model: GPT, cache: Cache) -> Backend | None:
-    """What a step runs through, where it is not the modules. A rung may have one per device."""
+def build_backend(variant: Variant, modules: Modules) -> Backend:
+    """What a step runs through. A rung may have one per device."""
     if variant.backend == "modules":
-        return None
+        return modules
+    model, cache = modules.model, modules.cache
     assert isinstance(cache, StaticCache)
     if variant.backend == "one launch" and model.device.type == "cpu":
         return OneLaunch(model, cache, variant.precision)
@@ -55,11 +57,32 @@ def build_backend(variant: Variant, model: GPT, cache: Cache) -> Backend | None:
     return (steps.TritonStep if variant.backend == "fused Triton" else steps.PersistentStep)(model, cache)
 
 
+class Parts(NamedTuple):
+    """What a decoder is composed of."""
+
+    modules: Modules  # any number of tokens: prompts and chunks; with the model, its cache and its mask
+    backend: Backend  # one step; often the modules again
+    executor: Executor  # how the step is run
+
+
+def build_parts(variant: Variant, model: GPT, batch: int, capacity: int) -> Parts:
+    """The parts that this variant names, over a model of the root's precision on the model's device."""
+    model = PAGES[variant.pages](convert(model, variant.precision))
+    modules = Modules(
+        model,
+        build_cache(variant, model.config, batch, capacity, model.like),
+        MASKS[variant.mask](model.config, model.device),
+        ATTENTIONS[variant.attention],
+        HEADS[variant.head],
+    )
+    return Parts(modules, build_backend(variant, modules), EXECUTORS[variant.executor]())
+
+
 class Decoder:
     """A variant over one model, for `batch` rows of equal length and at most `capacity` tokens.
 
     `buckets` are the numbers of slots that fixed-shape steps attend over, ascending; the last one must
-    be the capacity. A step uses the smallest bucket that holds its context. One compiled step (compiled step,
+    be the capacity. A step uses the smallest bucket that holds its context. One compiled step (library,
     tape, graph) exists per bucket, built at its first use or by `warm_up`.
 
     Rows share one position: prompts of different lengths need one decoder each.
@@ -68,30 +91,51 @@ class Decoder:
     def __init__(
         self,
         variant: Variant,
+        parts: Parts,
+        *,
+        batch: int,
+        capacity: int,
+        buckets: Sequence[int] = (),
+    ) -> None:
+        """`parts` were built for this batch and capacity; see `of`."""
+        self.buckets = tuple(buckets) or (capacity,)
+        if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] != capacity:
+            raise ValueError(f"buckets {self.buckets} must ascend to the capacity {capacity}")
+        self.variant, self.batch, self.capacity, self.length = variant, batch, capacity, 0
+        self.modules, self.backend, self.executor = parts
+        self.token = torch.zeros(batch, 1, dtype=torch.int64, device=self.model.device)
+        self._steps: dict[int, Callable[[], Tensor]] = {}
+
+    @classmethod
+    def of(
+        cls,
+        variant: Variant,
         model: GPT,
         *,
         batch: int = 1,
         capacity: int | None = None,
         buckets: Sequence[int] = (),
-    ) -> None:
-        config = model.config
-        self.capacity = config.n_ctx if capacity is None else capacity
-        if not 1 <= self.capacity <= config.n_ctx:
-            raise UserError(f"capacity {self.capacity} is outside 1..{config.n_ctx}, the model's limit")
-        self.buckets = tuple(buckets) or (self.capacity,)
-        if list(self.buckets) != sorted(set(self.buckets)) or self.buckets[-1] != self.capacity:
-            raise ValueError(f"buckets {self.buckets} must ascend to the capacity {self.capacity}")
-        self.variant, self.batch, self.length = variant, batch, 0
-        self.model = PAGES[variant.pages](convert(model, variant.precision))
-        self.cache = build_cache(variant, config, batch, self.capacity, self.model.like)
-        self.mask = MASKS[variant.mask](config, model.device)
-        self.modules = Modules(
-            self.model, self.cache, self.mask, ATTENTIONS[variant.attention], HEADS[variant.head]
-        )
-        self.backend = build_backend(variant, self.model, self.cache) or self.modules
-        self.executor = EXECUTORS[variant.executor]()
-        self.token = torch.zeros(batch, 1, dtype=torch.int64, device=model.device)
-        self._steps: dict[int, Callable[[], Tensor]] = {}
+    ) -> Self:
+        """The decoder of a variant, from its parts. Raises UserError for a capacity beyond the model's."""
+        limit = model.config.n_ctx
+        capacity = limit if capacity is None else capacity
+        if not 1 <= capacity <= limit:
+            raise UserError(f"capacity {capacity} is outside 1..{limit}, the model's limit")
+        parts = build_parts(variant, model, batch, capacity)
+        return cls(variant, parts, batch=batch, capacity=capacity, buckets=buckets)
+
+    @property
+    def model(self) -> GPT:
+        """The model as this variant stores it."""
+        return self.modules.model
+
+    @property
+    def cache(self) -> Cache:
+        return self.modules.cache
+
+    @property
+    def mask(self) -> Mask:
+        return self.modules.mask
 
     # -- the interface that the gate proves and the runner times ------------------------------
 
@@ -100,7 +144,7 @@ class Decoder:
         """From an empty cache: tokens [B,P] int64 -> logits [B,V] after the last; feeds back the argmax."""
         tokens = self._checked(tokens, start=0)
         self.reset()
-        logits = self._forward(tokens, HEADS[self.variant.head])[:, -1]
+        logits = self._forward(tokens, every=False)[:, -1]
         self.token.copy_(logits.argmax(dim=-1, keepdim=True))
         return logits
 
@@ -108,7 +152,7 @@ class Decoder:
     def extend(self, tokens: Tensor) -> Tensor:
         """tokens [B,T] int64 after those already held -> logits [B,T,V] of every position."""
         tokens = self._checked(tokens, start=self.length)
-        logits = self._forward(tokens, all_positions)[:, -tokens.size(1) :]
+        logits = self._forward(tokens, every=True)[:, -tokens.size(1) :]
         self.token.copy_(logits[:, -1].argmax(dim=-1, keepdim=True))
         return logits
 
@@ -193,11 +237,11 @@ class Decoder:
             self._steps[key] = self.executor.build(self.backend.step, self.token, restore)
         return self._steps[key]
 
-    def _forward(self, tokens: Tensor, head: Head) -> Tensor:
+    def _forward(self, tokens: Tensor, every: bool) -> Tensor:
         if self.variant.fixed_shape:
             self.cache.slots = self.bucket(self.length + tokens.size(1) - 1)
         self.cache.reserve(self.length, tokens.size(1))
-        logits = self.modules.forward(tokens, head)
+        logits = self.modules.forward(tokens, every)
         self.length += tokens.size(1)
         return logits
 

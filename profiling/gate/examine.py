@@ -38,7 +38,7 @@ def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> 
     """Text of the right and the broken decoder, and every check of the gate on fresh broken ones."""
 
     def made(broken: bool) -> Decoder:
-        decoder = Decoder(
+        decoder = Decoder.of(
             ladder(precision)[fault.variant], model, batch=fault.batch, capacity=capacity(model)
         )
         if broken:

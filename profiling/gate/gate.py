@@ -111,7 +111,7 @@ class Gate:
         result = self._run(decoder, self.names)
         if result.status == "pass":
             rows = self._rows_gate()
-            small = Decoder(decoder.variant, rows.model, batch=ROWS)
+            small = Decoder.of(decoder.variant, rows.model, batch=ROWS)
             outcome = rows._run(small, ["forced"])
             result.checks.append({**outcome.checks[0], "check": "batch rows"})
             if outcome.status == "fail":
@@ -169,7 +169,7 @@ class Gate:
         """The largest errors of plain cached eager at this precision, in logits or in the cache."""
         if (precision, of_cache) not in self._budgets:
             variant = ladder(precision)[BASELINE]
-            plain = Decoder(variant, self.model, batch=self.batch, capacity=self.capacity)
+            plain = Decoder.of(variant, self.model, batch=self.batch, capacity=self.capacity)
             trial = self._trial(plain, self.steps)
             self._keep_budget(precision, {name: CHECKS[name](trial) for name in self.names})
         return self._budgets[precision, of_cache]

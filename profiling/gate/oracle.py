@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from variants.backends.modules import Modules
 from variants.config import GPTConfig
-from variants.decoder import Decoder
+from variants.decoder import Decoder, Parts, build_parts
 from variants.ladder import ladder
 from variants.model import GPT
 from variants.slots.cache import ConcatCache
@@ -67,10 +68,14 @@ class Oracle:
         """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
         # One pass from an empty cache never reads a cached value: this is the naive function, and the
         # concat cache only keeps the keys and values it computed on the way.
-        self.decoder = Decoder(ladder("float64")["lasthead"], exact_copy(model, precision), batch=batch)
+        variant, capacity = ladder("float64")["lasthead"], model.config.n_ctx
+        parts = build_parts(variant, exact_copy(model, precision), batch, capacity)
         if kv in KV_ROUNDING:
-            rounded = RoundedCache(model.config, batch, self.decoder.model.like, kv)
-            self.decoder.cache = self.decoder.modules.cache = rounded
+            plain = parts.modules
+            rounded = RoundedCache(model.config, batch, plain.model.like, kv)
+            modules = Modules(plain.model, rounded, plain.mask, plain.attention, plain.head)
+            parts = Parts(modules, modules, parts.executor)
+        self.decoder = Decoder(variant, parts, batch=batch, capacity=capacity)
         self._seen: OrderedDict[bytes, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = OrderedDict()
 
     def logits(self, tokens: Tensor, last: int = 0) -> Tensor:

@@ -156,13 +156,13 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
     """
     rungs = ladder(precision)
     tokens = random_stream(model.config.vocab_size, 1, prompt, seed).to(model.device)
-    said, truth = _greedy(Decoder(rungs["naive"], model), tokens, new)
+    said, truth = _greedy(Decoder.of(rungs["naive"], model), tokens, new)
     found = {}
     for variant in rungs.values():
         exact = variant.precision == precision and variant.kv == "as precision"
         if variant.cache == "none" or not exact or compiles(variant) or why_not(variant, model.device.type):
             continue
-        decoder = Decoder(variant, model)
+        decoder = Decoder.of(variant, model)
         own, _ = _greedy(decoder, tokens, new)
         logits = [decoder.prefill(tokens), *(decoder.step(token) for token in said[:, :-1].split(1, dim=1))]
         found[variant.name] = {"max": _apart(torch.cat(logits), truth), "same_tokens": torch.equal(own, said)}

@@ -33,7 +33,7 @@ def add_batches(runner: Runner, case: Case, batches: Sequence[int], context: int
             continue
         decoder = case.decoder
         if batch != decoder.batch:
-            decoder = Decoder(decoder.variant, model, batch=batch, capacity=capacity)
+            decoder = Decoder.of(decoder.variant, model, batch=batch, capacity=capacity)
             decoder.warm_up()
             result = _gate(runner, batch, capacity).check_briefly(decoder)
             entry.update(status=result.status, reason=result.reason, gate=asdict(result))

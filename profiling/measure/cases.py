@@ -59,7 +59,7 @@ class Inputs:
 
     def __init__(self, model: GPT, precision: str, workload: Workload, longest: int) -> None:
         self.model = model
-        plain = Decoder(ladder(precision)["lasthead"], model, batch=workload.batch)
+        plain = Decoder.of(ladder(precision)["lasthead"], model, batch=workload.batch)
         text = random_stream(model.config.vocab_size, workload.batch, longest, workload.seed + 7)
         self.tokens = text.to(model.device)
         plain.prefill(self.tokens)

@@ -29,7 +29,7 @@ def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Sizes
     The past is loaded, its last token comes from a real step, as in a generation.
     """
     config, device = model.config, model.device
-    decoder = Decoder(variant, model, batch=batch)
+    decoder = Decoder.of(variant, model, batch=batch)
     tokens = torch.zeros(batch, context - 1, dtype=torch.int64, device=device)
     past = torch.zeros((), dtype=model.dtype, device=device)
     past = past.expand(batch, config.n_kv_head, context - 1, config.head_dim)
@@ -64,7 +64,7 @@ def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
     """What the captured graph of this variant keeps; None where no graph can be captured."""
     if why_not(variant, model.device.type):
         return None
-    log = Decoder(variant, model, batch=batch).warm_up()
+    log = Decoder.of(variant, model, batch=batch).warm_up()
     return sum(sum(warm_up.bytes.values()) for warm_up in log)
 
 

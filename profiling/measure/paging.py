@@ -15,8 +15,9 @@ from profiling.sizing.serving import Blocks, Slabs, Store, lengths, serve
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT
+from variants.prefix import prefill_shared
 from variants.slots.blocks import BLOCK, BlockPool, blocks_for
-from variants.slots.paged_cache import PagedCache, prefill_shared
+from variants.slots.paged_cache import PagedCache
 
 SLABS = 8  # the memory of the queue: as many slabs of the model's limit
 STAMP = 3  # tokens of a timestamp or request id, different in every request
@@ -52,7 +53,7 @@ def prefixes(
         return random_stream(vocabulary, 1, sizes[name], seed + own).to(model.device)
 
     for layout in layouts:
-        decoder, alone = (Decoder(rung, model, capacity=total) for _ in range(2))
+        decoder, alone = (Decoder.of(rung, model, capacity=total) for _ in range(2))
         assert isinstance(decoder.cache, PagedCache)
         decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.like))
         texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]

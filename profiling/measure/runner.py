@@ -207,7 +207,7 @@ class Runner:
             return None
         start = time.perf_counter()
         try:
-            decoder = Decoder(
+            decoder = Decoder.of(
                 variant, model, batch=self.workload.batch, capacity=buckets[-1], buckets=buckets
             )
             warm_up = [asdict(cost) for cost in decoder.warm_up()]

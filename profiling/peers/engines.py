@@ -27,7 +27,7 @@ class Ours(Peer):
     def __init__(self, model: GPT, task: Task, rung: str) -> None:
         n_ctx = model.config.n_ctx
         buckets = (*(slots for slots in BUCKETS if slots < n_ctx), n_ctx)
-        self.decoder = Decoder(ladder()[rung], model, buckets=buckets)
+        self.decoder = Decoder.of(ladder()[rung], model, buckets=buckets)
         needed = next(n for n, slots in enumerate(buckets, 1) if slots >= task.tokens)
         self.decoder.warm_up(buckets[:needed])
         gate = Gate(model, "float32", capacity=n_ctx, steps=PROVEN_STEPS, forced=PROVEN_STEPS, brief=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from variants.model import GPT, Head
 from variants.slots.attention import Attention
 from variants.slots.cache import Cache
+from variants.slots.head import all_positions
 from variants.slots.mask import Mask
 
 
@@ -35,8 +36,11 @@ class Modules(Backend):
     def __init__(self, model: GPT, cache: Cache, mask: Mask, attention: Attention, head: Head) -> None:
         self.model, self.cache, self.mask, self.attention, self.head = model, cache, mask, attention, head
 
-    def forward(self, tokens: Tensor, head: Head) -> Tensor:
-        """tokens [B,T] int64 -> logits [B,T' or 1,V]; the cache holds the tokens afterwards."""
+    def forward(self, tokens: Tensor, every: bool) -> Tensor:
+        """tokens [B,T] int64 -> logits [B,T' or 1,V], of `every` position or of those that the head takes.
+
+        The cache holds the tokens afterwards.
+        """
         window = self.cache.begin(tokens)
         visible = self.mask.open(window.where, window.slots)
 
@@ -44,11 +48,12 @@ class Modules(Backend):
             keys, values = self.cache.append(layer, k, v, window.where)
             return self.attention(q, keys, values, visible(layer))
 
+        head = all_positions if every else self.head
         logits: Tensor = self.model(window.tokens, window.positions, attend, head)
         self.cache.advance(tokens)
         return logits
 
     def step(self, token: Tensor) -> Tensor:
-        logits = self.forward(token, self.head)[:, -1]
+        logits = self.forward(token, every=False)[:, -1]
         token.copy_(logits.argmax(dim=-1, keepdim=True))
         return logits

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import tempfile
 import types
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,7 @@ from variants import build_cache
 from variants.backends.modules import Modules
 
 Step = Callable[[Tensor], Tensor]
+Owner = TypeVar("Owner")
 PACKAGE = "step.pt2"
 # A trace shows generated C++ kernels only if they were built with marks; so the code that is timed has them.
 MARKED = {"cpp.enable_kernel_profile": True}
@@ -77,8 +78,9 @@ class _Pure(nn.Module):
 
     def forward(self, token: Tensor, cache: dict[str, Any], mask: dict[str, Any]) -> Tensor:
         """token int64 [B,1] and the tensors of cache and mask by attribute -> logits [B,V]."""
-        with _holding(self.backend.cache, cache), _holding(self.backend.mask, mask):
-            return self.backend.step(token)
+        b = self.backend
+        over = Modules(b.model, _over(b.cache, cache), _over(b.mask, mask), b.attention, b.head)
+        return over.step(token)
 
 
 def _tensors(owner: object) -> dict[str, Any]:
@@ -86,14 +88,11 @@ def _tensors(owner: object) -> dict[str, Any]:
     return {name: value for name, value in vars(owner).items() if isinstance(value, Tensor | list)}
 
 
-@contextmanager
-def _holding(owner: object, tensors: dict[str, Any]) -> Iterator[None]:
-    own = _tensors(owner)
-    vars(owner).update(tensors)
-    try:
-        yield
-    finally:
-        vars(owner).update(own)
+def _over(owner: Owner, tensors: dict[str, Any]) -> Owner:
+    """The same cache or mask over these tensors."""
+    other = copy(owner)
+    vars(other).update(tensors)
+    return other
 
 
 def _build(exported: ExportedProgram, package: Path) -> None:

@@ -9,8 +9,6 @@ gathered first, which is what paging costs here.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import Tensor
 
@@ -18,9 +16,6 @@ from variants.config import GPTConfig
 from variants.slots.blocks import SCRATCH, BlockPool, blocks_for
 from variants.slots.cache import Cache, Window
 from variants.slots.mask import Where
-
-if TYPE_CHECKING:
-    from variants.decoder import Decoder
 
 
 class PagedCache(Cache):
@@ -102,20 +97,3 @@ class PagedCache(Cache):
         """The rows' blocks into device memory."""
         width = self.table.size(1)
         self.table.copy_(torch.tensor([row + [SCRATCH] * (width - len(row)) for row in self.rows]))
-
-
-@torch.inference_mode()
-def prefill_shared(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, int]:
-    """As `decoder.prefill`, but a prefix that the pool holds is shared and only the rest is computed.
-
-    tokens [B,P] int64 -> logits [B,V] after the last, and how many tokens of each row were not computed. The
-    last token always is: its logits are asked for. The prompt's full blocks are published.
-    """
-    cache = decoder.cache
-    assert isinstance(cache, PagedCache)
-    decoder.reset()
-    decoder.length = cache.adopt(tokens[:, :-1])
-    held = decoder.length
-    logits = decoder.extend(tokens[:, held:])[:, -1]
-    cache.publish(tokens)
-    return logits, held
