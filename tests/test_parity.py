@@ -14,7 +14,7 @@ from hf_checkpoints import CASES, SHAPE, checkpoint
 
 from experiments.shared import cli
 from experiments.shared.setup import limit_of, model_for
-from profiling.gate import Gate
+from profiling.gate import Gate, purity
 from profiling.sizing.read_shape import shape_from_config
 from variants.backends.one_launch import why_no_one_launch
 from variants.config import GPTConfig
@@ -150,6 +150,13 @@ def test_a_piece_that_is_missing_wrong_or_not_finite_is_named(tmp_path: Path) ->
         with pytest.raises(UserError) as refused:
             load_model(tmp_path)
         assert said in str(refused.value)
+
+
+def test_what_spans_the_sequence_breaks_causality_in_any_family(tmp_path: Path) -> None:
+    checkpoint(tmp_path, "llama")
+    model = load_model(tmp_path)
+    causal, mixing = (purity.measure(model, kind, 16, seed=0) for kind in ("causal", "norm"))
+    assert causal.replaced == 0 < mixing.replaced
 
 
 def test_an_unset_head_width_follows_the_heads() -> None:

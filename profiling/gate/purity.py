@@ -43,10 +43,10 @@ class Purity:
 
 
 class SequenceNorm(nn.Module):
-    """A layer norm whose statistics span the sequence: per channel, over all positions of the pass."""
+    """A norm whose statistics span the sequence: per channel, over all positions of the pass."""
 
     def __init__(self, norm: Any) -> None:
-        """`norm`: the LayerNorm whose weight, bias and eps it takes over."""
+        """`norm`: the LayerNorm or RMSNorm whose weight, bias and eps it takes over."""
         super().__init__()
         self.norm = norm
 
@@ -54,8 +54,8 @@ class SequenceNorm(nn.Module):
         """[B,T,C] -> [B,T,C]."""
         spread = x.var(dim=1, keepdim=True, correction=0)
         scaled = (x - x.mean(dim=1, keepdim=True)) * (spread + self.norm.eps).rsqrt()
-        normed: Tensor = scaled * self.norm.weight + self.norm.bias
-        return normed
+        normed: Tensor = scaled * self.norm.weight
+        return normed if isinstance(self.norm, nn.RMSNorm) else normed + self.norm.bias
 
 
 @dataclass
