@@ -165,7 +165,7 @@ def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
     import numpy as np
     import pandas as pd
 
-    from profiling.results.stats import intercepts, mean_interval
+    from profiling.results.stats import intercepts, robust_interval
 
     slots = found.record["variants"][name]["slots"]
     rounds = pd.concat([found.steps(name, n) for n in found.contexts], axis=1).dropna()
@@ -173,7 +173,7 @@ def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
     if len(set(x)) < 2:
         return None
     intercept, slope = intercepts(x, rounds.to_numpy())
-    made = mean_interval(intercept), mean_interval(np.asarray(slope) * 1e3)
+    made = robust_interval(intercept), robust_interval(np.asarray(slope) * 1e3)
     return None if made[0] is None or made[1] is None else (made[0], made[1])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
@@ -14,29 +13,64 @@ from hypothesis import strategies as st
 from profiling.measure.workload import Workload
 from profiling.results.record import RunFolder, write_atomically
 from profiling.results.stats import (
+    Estimate,
     Interval,
+    combined,
     difference_interval,
+    estimate,
     intercepts,
-    mean_interval,
     quantiles,
     ratio_interval,
+    robust_interval,
+    widening,
 )
 from profiling.results.verdict import Numbers, busy_ms, judge
 from variants.config import PRESETS
 from variants.errors import UserError
 
 
-def test_the_interval_is_students() -> None:
-    """Against the textbook value for five rounds: t(0.975, 4) = 2.776."""
-    low, mid, high = mean_interval([1.0, 2.0, 3.0, 2.0, 1.5])
-    half = 2.7764451 * np.std([1.0, 2.0, 3.0, 2.0, 1.5], ddof=1) / math.sqrt(5)
-    assert (low, mid, high) == pytest.approx((1.9 - half, 1.9, 1.9 + half))
+def burst(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Quiet rounds, of which 15 % in a row were disturbed."""
+    values, length = rng.normal(0, 0.05, n), max(1, round(0.15 * n))
+    values[(first := rng.integers(n - length)) : first + length] += rng.exponential(0.7, length)
+    return values
 
 
-def test_false_alarms_stay_near_five_percent_at_ten_rounds() -> None:
+def alike(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Neighbours with a correlation of 0.4."""
+    values = rng.normal(size=n + 30)
+    for i in range(1, n + 30):
+        values[i] += 0.4 * values[i - 1]
+    return values[30:]
+
+
+@pytest.mark.parametrize("n", [4, 10, 21, 40])
+def test_the_estimate_is_yuens(n: int) -> None:
+    """Against scipy's t test with trimming, which knows of no alike neighbours."""
+    from scipy.stats import trim_mean, ttest_ind
+
+    values = np.random.default_rng(n).standard_t(2, size=n)
+    found, cut = estimate(values), int(0.2 * n)
+    winsorised = np.clip(values, *np.sort(values)[[cut, n - 1 - cut]])
+    right = ttest_ind(values, np.zeros(n), equal_var=False, trim=0.2)
+    assert found.mid == pytest.approx(trim_mean(values, 0.2))
+    assert found.error == pytest.approx(found.mid / right.statistic * widening(winsorised))
+    assert found.freedom == pytest.approx(right.df) and widening(winsorised) >= 1
+
+
+@pytest.mark.parametrize("draw", [alike, lambda rng, n: rng.standard_t(2, n)], ids=["alike", "heavy tails"])
+def test_false_alarms_stay_below_five_percent(draw) -> None:
     rng = np.random.default_rng(0)
-    missed = sum(not mean_interval(rng.normal(size=10)).contains(0.0) for _ in range(2000))
-    assert 0.02 < missed / 2000 < 0.07
+    alarms = sum(not robust_interval(draw(rng, 20)).contains(0.0) for _ in range(1500))
+    assert alarms / 1500 < 0.05 + 3 * (0.05 * 0.95 / 1500) ** 0.5
+
+
+def test_a_burst_neither_carries_the_estimate_nor_opens_its_interval() -> None:
+    rng = np.random.default_rng(3)
+    intervals = [robust_interval(burst(rng, 20)) for _ in range(400)]
+    plain = [2 * 1.96 * burst(rng, 20).std(ddof=1) / 20**0.5 for _ in range(400)]
+    assert np.median([i.high - i.low for i in intervals]) < 0.6 * np.median(plain)
+    assert abs(np.mean([i.mid for i in intervals])) < 0.02
 
 
 def test_alike_neighbours_widen_the_interval() -> None:
@@ -44,8 +78,17 @@ def test_alike_neighbours_widen_the_interval() -> None:
     noise = rng.normal(size=400)
     drifting = np.array([noise[: i + 1][-30:].sum() for i in range(400)])[::10]
     shuffled = rng.permutation(drifting)
-    wide, narrow = mean_interval(drifting), mean_interval(shuffled)
+    wide, narrow = robust_interval(drifting), robust_interval(shuffled)
     assert wide.high - wide.low > 1.5 * (narrow.high - narrow.low)
+
+
+def test_errors_of_a_sum_are_those_of_a_simulation() -> None:
+    rng = np.random.default_rng(2)
+    first, second = Estimate(3.0, 0.2, 9), Estimate(1.0, 0.5, 4)
+    found = combined((1.0, first), (-0.5, second))
+    drawn = 3.0 + 0.2 * rng.normal(size=20000) - 0.5 * (1.0 + 0.5 * rng.normal(size=20000))
+    assert (found.mid, found.error) == pytest.approx((drawn.mean(), drawn.std()), rel=0.02)
+    assert 4 < found.freedom < 13 and combined((2.0, first)) == Estimate(6.0, 0.4, pytest.approx(9))
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=3, max_size=30), st.floats(0.2, 5))
@@ -57,7 +100,7 @@ def test_a_constant_ratio_is_found_exactly_whatever_the_drift(drift: list[float]
 
 
 def test_one_round_has_no_interval() -> None:
-    assert mean_interval([1.0]) is None and ratio_interval([1.0], [2.0]) is None
+    assert robust_interval([1.0]) is None and ratio_interval([1.0], [2.0]) is None
 
 
 def test_intercept_and_slope_of_each_round() -> None:

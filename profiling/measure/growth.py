@@ -15,7 +15,7 @@ from profiling.measure.runner import Progress, Runner
 from profiling.measure.workload import Workload
 from profiling.results.metrics import Measured
 from profiling.results.record import RunFolder
-from profiling.results.stats import Interval, intercepts, mean_interval, quantiles
+from profiling.results.stats import Interval, intercepts, quantiles, robust_interval
 from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
 from variants.spec import Variant
@@ -190,12 +190,12 @@ def _bytes(found: Measured, variant: str, context: int) -> int:
 def slope_over_bytes(found: Measured, variant: str) -> Interval | None:
     """Time of one more token of context over the time of its bytes at the rate of the memory floor.
 
-    Per round the slope of a line through all contexts, which are two at least. A mean and no geometric
-    one: in a disturbed round the slope may be negative.
+    Per round the slope of a line through all contexts, which are two at least. No ratio's logarithm: in a
+    disturbed round the slope may be negative.
     """
     contexts = found.contexts
     columns = [*(found.steps(variant, n) for n in contexts), found.memory_floor(variant, contexts[0])]
     rounds = pd.concat(columns, axis=1).dropna().to_numpy()
     _, slopes = intercepts(contexts, rounds[:, :-1])
     expected = _bytes_per_token(found, variant) / _bytes(found, variant, contexts[0]) * rounds[:, -1]
-    return mean_interval(slopes / expected)
+    return robust_interval(slopes / expected)

@@ -15,9 +15,9 @@ from profiling.results.stats import (
     Interval,
     difference_interval,
     intercepts,
-    mean_interval,
     quantiles,
     ratio_interval,
+    robust_interval,
 )
 from variants.ladder import BASELINE
 
@@ -92,7 +92,7 @@ class Measured:
         if len(set(x)) < 2 or rounds.empty:
             return self.steps(variant, self.contexts[0])
         found = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
-        return found if found.mean() > 0 else pd.Series(dtype=float)
+        return found if found.median() > 0 else pd.Series(dtype=float)
 
     # -- intervals ----------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Measured:
         own = self.steps(name, first)
         floors = self.memory_floor(name, first)
         return row | {
-            "floor_ms": mean_interval(list(self.floor(name))),
+            "floor_ms": robust_interval(list(self.floor(name))),
             "memory_floor_ms": self.memory_floor_ms(name, first),
             "ratio_to_memory_floor": self.ratio(own, floors) if len(floors) else None,
             "ratio_to_parent": self.ratio(own, self.steps(parent, first)) if parent else None,

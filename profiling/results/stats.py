@@ -1,22 +1,29 @@
-"""Statistics over rounds. Torch-free, computed when a record is read.
+"""Statistics over rounds and blocks. Torch-free, computed when a record is read.
 
-Effects are ratios or differences within a round, so that the machine's slow drift cancels; intervals are
-Student's t over rounds, never over steps, since the steps of one round share its luck.
+Effects are ratios or differences within a round, so that the machine's slow drift cancels. Every estimate is
+a mean of the middle 60 %, with Yuen's Student t over rounds, never over steps, since the steps of one round
+share its luck. Why this one: `docs/method.md`, made by `experiments.calibrate --estimators`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 CONFIDENCE = 0.95
+TRIM = 0.2  # of the values on each side: a burst that hits one round in five moves nothing
+MAX_CORRELATION = 0.9
+MIN_CORRELATED = 6  # values, below which nothing can be said of their correlation
+
+Values = Sequence[float] | NDArray[np.float64]
 
 
 class Interval(NamedTuple):
-    """A mean with its confidence interval."""
+    """An estimate with its confidence interval."""
 
     low: float
     mid: float
@@ -26,34 +33,77 @@ class Interval(NamedTuple):
         return self.low <= value <= self.high
 
 
-def mean_interval(values: Sequence[float] | NDArray[np.float64]) -> Interval | None:
-    """Student's t interval of the mean over rounds; None for fewer than two rounds.
+@dataclass(frozen=True)
+class Estimate:
+    """An estimate with its standard error, and the degrees of freedom of Student's t that belong to it."""
 
-    Where neighbouring rounds are alike (significant lag-1 autocorrelation) the interval is widened to the
-    number of independent rounds that the correlation leaves, n (1 - r) / (1 + r).
+    mid: float
+    error: float
+    freedom: float
+
+    def interval(self, confidence: float = CONFIDENCE) -> Interval:
+        """Two-sided; each end is a one-sided bound at half the error."""
+        from scipy.special import stdtrit  # scipy.stats takes a second to import
+
+        half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
+        return Interval(self.mid - half, self.mid, self.mid + half)
+
+
+def estimate(values: Values) -> Estimate | None:
+    """Mean of the values without the lowest and highest fifth, after Yuen (1974); None for fewer than two.
+
+    The error is that of the winsorised values, widened where neighbours may be alike: see `widening`.
     """
-    from scipy.special import stdtrit  # scipy.stats takes a second to import
-
     sample = np.asarray(values, dtype=np.float64)
     n = len(sample)
     if n < 2:
         return None
-    mid = float(sample.mean())
-    r = autocorrelation(sample)
-    effective = max(2.0, n * (1 - r) / (1 + r)) if r is not None and r > autocorrelation_limit(n) else n
-    half = stdtrit(effective - 1, (1 + CONFIDENCE) / 2) * sample.std(ddof=1) / effective**0.5
-    return Interval(mid - float(half), mid, mid + float(half))
+    cut = int(TRIM * n)
+    kept = np.sort(sample)[cut : n - cut]
+    winsorised = np.clip(sample, kept[0], kept[-1])
+    squares = float(((winsorised - winsorised.mean()) ** 2).sum())
+    error = (squares / (len(kept) * (len(kept) - 1))) ** 0.5 * widening(winsorised)
+    return Estimate(float(kept.mean()), error, len(kept) - 1)
 
 
-def ratio_interval(numerator: Sequence[float], denominator: Sequence[float]) -> Interval | None:
-    """Geometric mean of per-round ratios with its interval."""
-    logs = mean_interval(np.log(np.asarray(numerator) / np.asarray(denominator)))
+def combined(*terms: tuple[float, Estimate]) -> Estimate:
+    """Weighted sum of independent estimates; degrees of freedom after Welch and Satterthwaite."""
+    variances = [(weight * term.error) ** 2 for weight, term in terms]
+    total = sum(variances)
+    shares = sum(v**2 / term.freedom for v, (_, term) in zip(variances, terms, strict=True))
+    freedom = total**2 / shares if shares else min(term.freedom for _, term in terms)
+    return Estimate(sum(weight * term.mid for weight, term in terms), total**0.5, freedom)
+
+
+def robust_interval(values: Values) -> Interval | None:
+    """The estimate of these values with its interval; None for fewer than two."""
+    found = estimate(values)
+    return None if found is None else found.interval()
+
+
+def ratio_interval(numerator: Values, denominator: Values) -> Interval | None:
+    """Typical ratio within a round (estimated of its logarithm) with its interval."""
+    logs = robust_interval(np.log(np.asarray(numerator) / np.asarray(denominator)))
     return None if logs is None else Interval(*(float(np.exp(x)) for x in logs))
 
 
-def difference_interval(first: Sequence[float], second: Sequence[float]) -> Interval | None:
-    """Mean of per-round differences first - second with its interval."""
-    return mean_interval(np.asarray(first) - np.asarray(second))
+def difference_interval(first: Values, second: Values) -> Interval | None:
+    """Typical difference first - second within a round with its interval."""
+    return robust_interval(np.asarray(first) - np.asarray(second))
+
+
+def widening(values: NDArray[np.float64]) -> float:
+    """Factor of the standard error for values that follow each other in time.
+
+    Of n values with lag-1 correlation r, n (1 - r) / (1 + r) are independent. r is what these values show,
+    freed from its bias (Kendall) and one standard error higher, since too small an r is what costs false
+    alarms; never below 0, for values that avoid each other are not trusted to.
+    """
+    n, r = len(values), autocorrelation(values)
+    if n < MIN_CORRELATED or r is None:
+        return 1.0
+    at_most = min(max((n * r + 1) / (n - 4) + n**-0.5, 0.0), MAX_CORRELATION)
+    return float(((1 + at_most) / (1 - at_most)) ** 0.5)
 
 
 def autocorrelation(values: NDArray[np.float64]) -> float | None:
@@ -61,11 +111,6 @@ def autocorrelation(values: NDArray[np.float64]) -> float | None:
     centred = values - values.mean()
     spread = float(centred @ centred)
     return float(centred[:-1] @ centred[1:]) / spread if len(values) > 2 and spread > 0 else None
-
-
-def autocorrelation_limit(n: int) -> float:
-    """What independent rounds exceed one time in twenty (one-sided, large n)."""
-    return float(1.645 / n**0.5)
 
 
 def intercepts(

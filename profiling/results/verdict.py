@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profiling.results.metrics import REPLAYS, Measured
-from profiling.results.stats import Interval, mean_interval
+from profiling.results.stats import Interval, robust_interval
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ def _numbers(measured: Measured, replay: str, parent: str, trace: dict[str, Any]
     steps = measured.steps(parent, context)
     drop = measured.difference(steps, measured.steps(replay, context))
     excess, aa = measured.excess_full(parent), measured.aa_ratio
-    gap = mean_interval(list(steps - busy_ms(trace, float(steps.median()))))
+    gap = robust_interval(list(steps - busy_ms(trace, float(steps.median()))))
     if drop is None or excess is None or gap is None or aa is None:
         return None
     noise = max(abs(aa.low - 1), abs(aa.high - 1)) * float(steps.median())

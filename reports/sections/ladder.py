@@ -120,7 +120,8 @@ def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Sentence]:
         "there is no pipelined time beside it."
     )
     note = (
-        f"At context {context}; ratios are means over rounds with their 95 % interval. TTFT: prefill of "
+        f"At context {context}; ratios are trimmed means over rounds with their 95 % interval. TTFT: "
+        f"prefill of "
         f"{prompt} tokens with the first token. {how}"
     )
     return [Sentence(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
@@ -155,7 +156,8 @@ def effects(study: Study) -> Section | None:
         "What each rung removed",
         [
             Sentence(
-                f"Against its parent at context {study.short}: mean over rounds with its 95 % interval. "
+                f"Against its parent at context {study.short}: trimmed mean over rounds with its 95 % "
+                "interval. "
                 "Nothing smaller than the noise is claimed, which is how far the baseline strays from "
                 "itself. A share is of the parent's excess, given for what was found, where that excess is "
                 "measurably above 0."
