@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.shared.cli import run
-from experiments.shared.ruled import ruled
+from reports.page import Table
+from reports.printers.console import print_blocks
 from variants.errors import UserError
 
 
@@ -38,10 +39,8 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _list(names: Sequence[str] | None) -> None:
-    table = ruled("decode-floor NAME, or python -m experiments.NAME", ("name", "question"), ())
-    for name, question in questions().items():
-        table.add_row(name, question)
-    Console().print(table)
+    title = "decode-floor NAME, or python -m experiments.NAME"
+    print_blocks(Console(), [Table(("name", "question"), list(questions().items()), 2, title)])
 
 
 def _refuse(names: Sequence[str] | None) -> None:

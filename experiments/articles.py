@@ -22,7 +22,7 @@ from variants.errors import UserError
 
 if TYPE_CHECKING:
     from profiling.results.record import RunFolder
-    from reports.page import Section
+    from reports.page import Page
 
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
 # in the order of the report; those that only compute know no device
@@ -33,20 +33,17 @@ PASSED_ON = ("device", "model", "precision", "seed", "threads")
 
 @dataclass(frozen=True)
 class Done:
-    """One experiment's process: its run folder's data, or why there is none."""
+    """One experiment's process: its claims, its page and its verdict, or why there are none."""
 
     name: str
-    data: dict[str, Any]
-    path: Path | None
+    claims: Sequence[dict[str, Any]] = ()
+    page: Page | None = None
+    said: str = ""
     failure: str = ""
 
     @property
     def verdict(self) -> str:
-        shown = self.data.get("shown", {}).get("verdict")
-        if shown or self.failure:
-            return str(shown or f"failed: {self.failure}")
-        claims = self.data["claims"]
-        return f"{sum(row['holds'] for row in claims)} of {len(claims)} figures as published."
+        return f"failed: {self.failure}" if self.failure else self.said
 
 
 def parser() -> argparse.ArgumentParser:
@@ -65,6 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if getattr(arguments, name) != default:
             raise UserError(f"--{name} is for the single experiments; each has its own sizes here")
     names = _chosen(cli.names(arguments.only))
+    from experiments.shared.outcome import publish
     from experiments.shared.progress import ProgressLine
     from experiments.shared.setup import device_for
     from profiling.measure.environment import environment
@@ -83,9 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         "claims": merged(done),
         "experiments": {d.name: {"verdict": d.verdict, "failure": d.failure} for d in done},
     }
-    run.finish()
-    _report(run, done)
-    _print(arguments, run, done)
+    publish(
+        arguments, run, page(run, done), **counts(run.data["claims"]), experiments=run.data["experiments"]
+    )
     return 1 if any(d.failure for d in done) else 0
 
 
@@ -111,16 +109,18 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
     finished = subprocess.run(command, capture_output=True, text=True, check=False)
     if finished.returncode:
         lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
-        return Done(name, {}, None, lines[-1].removeprefix("error: "))
+        return Done(name, failure=lines[-1].removeprefix("error: "))
     from profiling.results.record import RunFolder
+    from reports.experiment import kept
 
-    path = Path(json.loads(finished.stdout.splitlines()[-1])["run"])
-    return Done(name, RunFolder.load(path).data, path)
+    found = json.loads(finished.stdout.splitlines()[-1])
+    data = RunFolder.load(Path(found["run"])).data
+    return Done(name, data["claims"], kept(data), found["verdict"])
 
 
 def merged(done: Iterable[Done]) -> list[dict[str, Any]]:
     """Every published figure once, in the articles' order: as found, or as not measured."""
-    found = {row["key"]: row | {"experiment": d.name} for d in done for row in d.data.get("claims", [])}
+    found = {row["key"]: row | {"experiment": d.name} for d in done for row in d.claims}
     rows = [found.get(key) or _not_measured(key) for key in PUBLISHED]
     return sorted(rows, key=lambda row: row["article"])
 
@@ -159,51 +159,36 @@ def _sentence(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
-def _report(run: RunFolder, done: Sequence[Done]) -> None:
-    """report.md and report.html: the merged table, then the answer and the figure of every experiment."""
-    from reports.experiment import claims_table, sections
-    from reports.page import Bullets, Page, Section, Sentence
-    from reports.write import write
+def page(run: RunFolder, done: Sequence[Done]) -> Page:
+    """The answer, what differs, then article by article, and the figures of every experiment."""
+    from reports.experiment import claims_table
+    from reports.page import Block, Bullets, Page, Section, Sentence, Table
 
-    made: list[Section] = [
-        Section(
-            "Answer",
-            [
-                Sentence(f"**{_sentence(run.data['claims'])}**"),
-                Sentence(
-                    "A figure that another machine measured holds if it differs by no more than a tenth."
-                ),
-                Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
-            ],
-        )
+    claims = run.data["claims"]
+    answer: list[Block] = [
+        Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
+        Sentence("A figure that another machine measured holds if it differs by no more than a tenth."),
+        Sentence(f"**{_sentence(claims)}**"),
     ]
-    for article in sorted({row["article"] for row in run.data["claims"]}):
-        rows = [row for row in run.data["claims"] if row["article"] == article]
-        made.append(Section(f"Article {article}", [Sentence(_sentence(rows)), claims_table(rows)]))
+    differ = [
+        (str(row["article"]), row["claim"], row["published"], row["here"])
+        for row in claims
+        if row["holds"] is False
+    ]
+    sections = [
+        Section("Answer", answer),
+        Section("What differs here", [Table(("article", "claim", "published", "here"), differ, 4)]),
+    ]
+    for article in sorted({row["article"] for row in claims}):
+        rows = [row for row in claims if row["article"] == article]
+        of_it: list[Block] = [Sentence(_sentence(rows)), claims_table(rows)]
+        sections.append(Section(f"Article {article}", of_it, detail=True))
     for d in done:
-        if "shown" in d.data:
-            _, measured, *_ = sections(d.data)
-            made.append(Section(f"experiments.{d.name}", [Sentence(f"**{d.verdict}**"), *measured.blocks]))
+        if d.page:
+            shown: list[Block] = [Sentence(f"**{d.verdict}**"), *d.page.sections[1].blocks]
+            sections.append(Section(f"experiments.{d.name}", shown, detail=True))
     where = run.data["environment"]["device_name"]
-    write(run.path, Page(f"The articles' claims: {run.data['model']['name']} on {where}", made))
-
-
-def _print(arguments: argparse.Namespace, run: RunFolder, done: Sequence[Done]) -> None:
-    """What differs, and the verdicts; the whole table is in the report."""
-    from experiments.shared.ruled import ruled
-
-    claims, out = run.data["claims"], cli.console(arguments)
-    table = ruled("Published figures that differ here", ("article", "claim", "published"), ("here",))
-    for row in claims:
-        if row["holds"] is False:
-            table.add_row(str(row["article"]), row["claim"], row["published"], row["here"])
-    out.print(table)
-    for d in done:
-        out.print(f"{d.name}: {d.verdict}")
-    out.print(f"Report: {run.path / 'report.md'}", soft_wrap=True)
-    out.print(_sentence(claims))
-    if arguments.json:
-        cli.print_json({"run": str(run.path), **counts(claims), "experiments": run.data["experiments"]})
+    return Page(f"The articles' claims: {run.data['model']['name']} on {where}", sections)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,9 @@ from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.measure.workload import Workload
 from profiling.results.roofline import Roofline, takeover
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Table
+from reports.pictures import Curves
 from variants.config import GPTConfig
 from variants.errors import UserError
 
@@ -119,25 +121,24 @@ def outcome(roof: Roofline, quick: bool) -> Outcome:
     ]
     if quick:
         notes.append(f"left out by --quick: other batches and prompts; {PROVEN_BRIEFLY}")
-    curves = Curves(
-        f"Step of `{roof.name}` at context {roof.context} over batch, beside what memory and compute ask.",
+    bounds = {
+        "memory": [(n, roof.memory_ms(n)) for n in roof.batches],
+        "compute": [(n, roof.compute_ms(n)) for n in roof.batches],
+    }
+    figure = curves(
         "batch",
-        "ms",
-        {
-            "step": [(n, roof.step_ms(n)) for n in roof.batches],
-            "memory": [(n, roof.memory_ms(n)) for n in roof.batches],
-            "compute": [(n, roof.compute_ms(n)) for n in roof.batches],
-        },
+        f"Step of `{roof.name}` at context {roof.context} over batch, beside what memory and compute ask.",
+        Curves("batch", "ms", {"step": [(n, roof.step_ms(n)) for n in roof.batches]}, bounds),
     )
     grown = roof.tokens_per_s(last) / roof.tokens_per_s(first)
     slower = roof.step_ms(last) / roof.step_ms(first)
     what = (
         f"batch {last} gives {grown:.1f}x the tokens/s of batch {first}, a step takes {slower:.1f}x as long"
     )
-    return Outcome(what, _statements(roof), [], [_batch_table(roof), _phase_table(roof)], curves, notes)
+    return Outcome(what, _statements(roof), [], [figure, _batch_table(roof), _phase_table(roof)], notes)
 
 
-def _batch_table(roof: Roofline) -> Shown:
+def _batch_table(roof: Roofline) -> Table:
     rows = [
         (
             str(n),
@@ -152,10 +153,10 @@ def _batch_table(roof: Roofline) -> Shown:
     ]
     title = f"One step of {roof.name} at context {roof.context}, and its roofline"
     heads = ("batch", "step ms", "tokens/s", "memory ms", "compute ms", "of roof", "cache MiB")
-    return Shown(title, heads, rows)
+    return Table(heads, rows, title=title)
 
 
-def _phase_table(roof: Roofline) -> Shown:
+def _phase_table(roof: Roofline) -> Table:
     """Prefill (TTFT) against decode (TPOT): intensity and share of each ceiling."""
     rows = [
         (
@@ -172,7 +173,8 @@ def _phase_table(roof: Roofline) -> Shown:
         f"Prefill against decode; ceilings {roof.flop_rate / 1e9:.0f} GFLOP/s and "
         f"{roof.read_rate / 1e9:.1f} GB/s measured now"
     )
-    return Shown(title, ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read"), rows)
+    heads = ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read")
+    return Table(heads, rows, title=title)
 
 
 def _statements(roof: Roofline) -> list[Check]:

@@ -28,7 +28,9 @@ from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost import work
 from profiling.measure.workload import Workload
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Table
+from reports.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder
@@ -105,11 +107,11 @@ def outcome(found: Measured, config: GPTConfig, quick: bool) -> Outcome:
     notes = [f"without a cache {found.record['workload']['naive_rounds']} rounds only: it is a picture"]
     if quick:
         notes.append(f"left out by --quick: other contexts and cached variants; {PROVEN_BRIEFLY}")
-    curves = Curves(
+    lines = {name: [(n, step(found, name, n)) for n in found.contexts] for name in timed}
+    figure = curves(
+        "context",
         "Median step over context; a step of fixed shape attends over its bucket.",
-        "context, tokens in the cache",
-        "step, ms",
-        {name: [(n, step(found, name, n)) for n in found.contexts] for name in timed},
+        Curves("context, tokens in the cache", "step, ms", lines),
     )
     last = found.contexts[-1]
     what = (
@@ -118,8 +120,8 @@ def outcome(found: Measured, config: GPTConfig, quick: bool) -> Outcome:
     )
     tables = [_steps_table(found, timed), _flops_table(found, config), _lines_table(found, timed)]
     gpt2 = config == PRESETS["gpt2"] and found.record["workload"]["batch"] == 1
-    figures = _figures(found) if gpt2 else []
-    return Outcome(what, _statements(found), figures, tables, curves, notes)
+    compared = _figures(found) if gpt2 else []
+    return Outcome(what, _statements(found), compared, [figure, *tables], notes)
 
 
 def step(found: Measured, name: str, context: int) -> float:
@@ -139,14 +141,15 @@ def flop_rate(found: Measured, name: str, context: int) -> float:
     return float(flops) / step(found, name, context) * 1e3
 
 
-def _steps_table(found: Measured, timed: Sequence[str]) -> Shown:
+def _steps_table(found: Measured, timed: Sequence[str]) -> Table:
     spread = max(1, -(-len(found.contexts) // COLUMNS))
     contexts = sorted({*found.contexts[::spread], found.contexts[-1]})
     rows = [(name, *(f"{step(found, name, n):.2f}" for n in contexts)) for name in timed]
-    return Shown("Median step, ms, by context", ("variant", *(f"{n:,}" for n in contexts)), rows)
+    heads = ("variant", *(f"{n:,}" for n in contexts))
+    return Table(heads, rows, title="Median step, ms, by context")
 
 
-def _flops_table(found: Measured, config: GPTConfig) -> Shown:
+def _flops_table(found: Measured, config: GPTConfig) -> Table:
     peak = found.record["ceilings"]["matmul_flop_per_s"]
     rows = []
     for n in found.contexts:
@@ -157,7 +160,7 @@ def _flops_table(found: Measured, config: GPTConfig) -> Shown:
         rows.append((f"{n:,}", f"{speedup(found, n):.1f}x", f"{n + 1:,}x", gflop, share, *rates))
     title = f"{BASELINE} against naive; GFLOP/s and share of the peak of {peak / 1e9:.0f} measured here"
     heads = ("context", "faster", "less work", "GFLOP", "attention", "naive GF/s", "cached GF/s")
-    return Shown(title, heads, rows)
+    return Table(heads, rows, title=title)
 
 
 def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
@@ -177,16 +180,15 @@ def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
     return None if made[0] is None or made[1] is None else (made[0], made[1])
 
 
-def _lines_table(found: Measured, timed: Sequence[str]) -> Shown:
+def _lines_table(found: Measured, timed: Sequence[str]) -> Table:
     rows = []
     for name in timed:
         line = lines(found, name) if name != "naive" else None
         cells = [f"{i.mid:.2f} [{i.low:.2f}, {i.high:.2f}]" for i in line] if line else ["unknown"] * 2
         rows.append((name, *cells))
     title = "Step as a line over slots attended, 95 % intervals over rounds"
-    return Shown(
-        title, ("variant", "at none, ms", "per slot, us"), [row for row in rows if row[0] != "naive"]
-    )
+    heads = ("variant", "at none, ms", "per slot, us")
+    return Table(heads, [row for row in rows if row[0] != "naive"], title=title)
 
 
 def _statements(found: Measured) -> list[Check]:

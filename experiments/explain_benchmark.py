@@ -20,7 +20,8 @@ from typing import Any
 
 import orjson
 
-from experiments.shared.cli import console, plain_parser, print_json, run
+from experiments.shared import cli
+from reports.page import Table
 from variants.errors import UserError
 
 EXAMPLES = ("run.pt.trace.json.gz", "run.pt.trace.json.gz --copies 20 --hta-python hta/bin/python")
@@ -60,12 +61,13 @@ RUNS = {"explain: the same four": SAME_FOUR, "explain: everything": EVERYTHING, 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = plain_parser("experiments.explain_benchmark", __doc__ or "", EXAMPLES)
+    parser = cli.plain_parser("experiments.explain_benchmark", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="the trace to read")
     add("--copies", type=int, default=1, metavar="N", help="read N copies of it, one after the other in time")
     add("--repeats", type=int, default=3, metavar="N", help="runs of each (default 3); medians are shown")
     add("--hta-python", default=sys.executable, metavar="PYTHON", help="an interpreter that has HTA")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     return parser
 
 
@@ -77,10 +79,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         path = Path(folder) / "trace.json"
         size = write_copies(arguments.file, path, arguments.copies)
         answer = compare(path, size, arguments)
-    _show(arguments, answer)
-    if arguments.json:
-        print_json(answer)
-    return 0
+    from experiments.shared.outcome import page_of, publish
+    from profiling.results.record import RunFolder
+
+    run = RunFolder.create(arguments.out, "explain_benchmark", "any")
+    run.data["explain_benchmark"] = answer
+    page = page_of(__doc__ or "", run, answer_of(answer), [table_of(answer)])
+    return publish(arguments, run, page, **answer)
 
 
 def write_copies(source: Path, path: Path, copies: int) -> int:
@@ -161,22 +166,24 @@ def _measure(python: str, code: str, path: Path) -> list[float]:
     return [float(value) for value in json.loads(done.stdout.splitlines()[-1])]
 
 
-def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
-    from rich.table import Table
+def answer_of(answer: dict[str, Any]) -> str:
+    """What one wants to know first."""
+    ours, size = answer["tools"]["explain: everything"], f"{answer['json_bytes'] / 2**20:.1f} MB of JSON"
+    took = f"explain reads {size} in {ours['seconds']:.2f} s with {ours['peak_bytes'] / 2**20:.0f} MB"
+    if answer["hta_failure"]:
+        return f"{took}; HTA did not finish: {answer['hta_failure']}."
+    return f"{took}; HTA takes {ours['hta_over_this']:.1f} times as long."
 
-    out = console(arguments)
-    table = Table(box=None, pad_edge=False, header_style="dim")
-    for name in ("", "seconds", "HTA takes", "peak MB", "peak / JSON"):
-        table.add_column(name, justify="right" if name else "left")
+
+def table_of(answer: dict[str, Any]) -> Table:
+    rows = []
     for name, row in answer["tools"].items():
         ratio = "" if row["hta_over_this"] is None else f"{row['hta_over_this']:.1f} x"
         peak = f"{row['peak_bytes'] / 2**20:.0f}"
-        table.add_row(name, f"{row['seconds']:.2f}", ratio, peak, f"{row['peak_over_json']:.1f}")
-    out.print(f"{answer['json_bytes'] / 2**20:.1f} MB of JSON, median of {answer['repeats']} runs")
-    out.print(table)
-    if answer["hta_failure"]:
-        out.print(f"HTA did not finish: {answer['hta_failure']}", markup=False)
+        rows.append((name, f"{row['seconds']:.2f}", ratio, peak, f"{row['peak_over_json']:.1f}"))
+    title = f"Median of {answer['repeats']} runs"
+    return Table(("tool", "seconds", "HTA takes", "peak MB", "peak / JSON"), rows, title=title)
 
 
 if __name__ == "__main__":
-    run(main)
+    cli.run(main)

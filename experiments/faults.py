@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from reports.shown import Shown
+from reports.page import Table
 from variants.config import PRESETS
 from variants.errors import UserError
 
@@ -121,17 +121,17 @@ def outcome(findings: Sequence[Finding]) -> Outcome:
     crashed = [f.fault for f in findings if f.crashed]
     past_greedy = [f.fault for f in findings if f.caught_by and "greedy" not in f.caught_by]
     n = len(findings)
-    text = Shown(
-        "Text of the right and the broken decoder (token ids), where they part",
+    text = Table(
         ("fault", "right", "broken"),
         [(f.fault, *difference(f.right, f.broken)) for f in findings],
         text_columns=3,
+        title="Text of the right and the broken decoder (token ids), where they part",
     )
-    checks = Shown(
-        "What catches it: checks of the gate that fail on the broken decoder",
+    checks = Table(
         ("fault", "from", "checks", "first that fails"),
         [(f.fault, f.source, str(len(f.caught_by)), next(iter(f.caught_by), "HOLE")) for f in findings],
         text_columns=4,
+        title="What catches it: checks of the gate that fail on the broken decoder",
     )
     statements = [
         Check("faults.silent", f"{n - len(crashed)} of {n} silent", ", ".join(crashed), not crashed),
@@ -149,7 +149,7 @@ def outcome(findings: Sequence[Finding]) -> Outcome:
         "the text is a conversation's: prompt, text, three tokens at once, rewind, second prompt",
     ]
     what = f"{n - len(holes)} of {n} silent bugs are caught by the gate"
-    return Outcome(what, statements, [], [text, checks], None, notes)
+    return Outcome(what, statements, [], [text, checks], notes)
 
 
 def _single_statements(by_name: dict[str, Finding]) -> list[Check]:

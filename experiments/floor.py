@@ -8,7 +8,6 @@ steps, and writes a run folder with report.md and the verdict.
 from __future__ import annotations
 
 import argparse
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from experiments.shared import cli
 from profiling.measure.workload import Workload
+from reports.page import Table
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select
@@ -57,14 +57,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     variants = ladder(arguments.precision)
     chosen, added = select(cli.names(arguments.variant), variants)
     from experiments.shared.setup import device_for, silence_libraries
-    from experiments.shared.tables import print_list, print_summary
     from profiling.results.summary import summary
+    from reports.build import study
+    from reports.printers.console import print_blocks, show
+    from reports.sections.brief import brief
 
     silence_libraries()
     device = device_for(arguments.device)
     console = cli.console(arguments)
     if arguments.list:
-        print_list(console, variants, device.type)
+        print_blocks(console, [_list(variants, device.type)])
         return 0
     if resumed is None:  # a record also holds what could not run, with its reason
         _refuse_impossible(cli.names(arguments.variant), variants, device.type)
@@ -72,10 +74,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
     _measure(arguments, runner, console)
-    print_summary(console, runner.run)
+    show(console, brief(study(runner.run)), f"Report: {runner.run.path / 'report.md'}, report.html")
     if arguments.json:
         cli.print_json(summary(runner.run))
     return 0
+
+
+def _list(variants: dict[str, Variant], device: str) -> Table:
+    """Every variant: parent, slot changed, what it should remove, and why it cannot run here."""
+    from variants.requirements import why_not
+
+    rows = []
+    for variant in variants.values():
+        changed = variant.difference
+        what = f"{changed[0]}: {changed[2]}" if changed else "the root"
+        reason = why_not(variant, device)
+        about = f"not here: {reason}" if reason else variant.removes
+        rows.append((variant.name, variant.parent.name if variant.parent else "", f"{what}\n{about}"))
+    heads = ("variant", "from", "what it changes, and what that should remove")
+    return Table(heads, rows, text_columns=3, title="Variants")
 
 
 def _runner(
@@ -167,17 +184,22 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
 def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
     """All phases. Ctrl-C leaves a run folder that can be reported and resumed."""
     from experiments.shared.progress import ProgressLine
-    from experiments.shared.tables import live_ladder, print_prediction
-    from reports.build import build
+    from profiling.results.metrics import Measured
+    from reports.build import build, study
+    from reports.printers.console import rich_tables, show_section
+    from reports.sections.brief import expected, ladder_table
+
+    def ladder_so_far() -> Any:
+        table = ladder_table(Measured(runner.record))
+        return rich_tables(table, console.width)[0] if table else None
 
     try:
-        table = functools.partial(live_ladder, runner.record)
-        with ProgressLine(arguments.quiet, table) as progress:
+        with ProgressLine(arguments.quiet, ladder_so_far) as progress:
             runner.progress = progress
             runner.describe(arguments.model)
             runner.prepare()
             progress.pause()
-            print_prediction(console, runner.record)
+            show_section(console, expected(study(runner.run)))
             if not arguments.no_trace:
                 runner.predict_replay()
             runner.measure()

@@ -22,6 +22,7 @@ from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
 from experiments.shared.text import Pieces, end_of_text, load_tokenizer
 from profiling.measure.workload import BUCKETS
+from reports.page import Bullets, Code, Section
 from variants.config import GPTConfig
 from variants.errors import UserError
 
@@ -76,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompt = prompt_ids(arguments, tokenizer, model.config)
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
+    from experiments.shared.outcome import page_of, publish
     from profiling.results.record import RunFolder
     from variants.decoder import Decoder
 
@@ -97,13 +99,15 @@ def main(argv: Sequence[str] | None = None) -> int:
             break
     write(pieces.rest() + "\n")
     _keep(run, arguments, model, prompt, ids, times_ms if proof == "pass" else None, proof)
-    console = cli.console(arguments)
-    console.print(f"\n{_ending(ids, new, end, model.config)}")
-    console.print(_times(times_ms, proof))
-    console.print(f"Run folder: {run.path}", soft_wrap=True)
-    if arguments.json:
-        cli.print_json({"run": str(run.path), **run.data["generate"]})
-    return 0
+    text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
+    how = Bullets(
+        [
+            f"`{arguments.variant}`, gate: {run.data['generate']['proof']}",
+            _ending(ids, new, end, model.config),
+        ]
+    )
+    page = page_of(__doc__ or "", run, _times(times_ms, proof), [how], [text])
+    return publish(arguments, run, page, **run.data["generate"])
 
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
@@ -234,7 +238,6 @@ def _keep(
             "tokens_ms": times_ms,
         },
     }
-    run.finish()
 
 
 if __name__ == "__main__":

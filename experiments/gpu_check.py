@@ -21,6 +21,7 @@ from typing import Any
 
 from experiments.shared import cli
 from profiling.results.record import write_atomically
+from reports.page import Page, Section, Sentence, Table
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -203,6 +204,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if not arguments.rehearse:
         _require_a_device()
+    from reports.printers.console import show
+    from reports.write import write
+
     out = arguments.out / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-gpu-check"
     out.mkdir(parents=True)
     # interpreted kernels are for the rehearsal only; on a device they must compile
@@ -210,24 +214,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     note = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr))
     budget_s = arguments.budget or BUDGET_S * (REHEARSAL_SLOWER if arguments.rehearse else 1)
     results = run_all(parts(arguments.rehearse, out.absolute()), out, budget_s, environment, note)
-    show(cli.console(arguments), results, out, arguments.rehearse)
+    made = page(results, arguments.rehearse)
+    write(out, made)
+    show(cli.console(arguments), made, f"Report: {out / 'report.md'}, report.html")
     if arguments.json:
         entries = [asdict(result) for result in results]
         cli.print_json({"run": str(out), "parts": entries, "verdict": verdict(results, arguments.rehearse)})
     return int(any(result.status != "passed" for result in results))
 
 
-def show(console: Any, results: Sequence[Result], out: Path, rehearse: bool) -> None:
-    from rich.table import Table
-
-    table = Table("part", "status", "s", "found")
-    for row in lines(results):
-        table.add_row(*row)
-    console.print(table)
-    console.print(f"Folder: {out}", soft_wrap=True)
+def page(results: Sequence[Result], rehearse: bool) -> Page:
     failed = [result.name for result in results if result.status != "passed"]
-    console.print(f"Failed: {', '.join(failed)}" if failed else "Every part passed")
-    console.print(verdict(results, rehearse), soft_wrap=True)
+    passed = f"Failed: {', '.join(failed)}" if failed else "Every part passed"
+    answer = [Sentence(passed), Sentence(f"**{verdict(results, rehearse)}**")]
+    table = Table(("part", "status", "s", "found"), lines(results), text_columns=4)
+    return Page("GPU check", [Section("Answer", answer), Section("Parts", [table])])
 
 
 def _require_a_device() -> None:

@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.shared import cli
+from reports.experiment import curves
 from reports.numbers import interval, megabytes, number
-from reports.shown import Curves, Shown
+from reports.page import Bullets, Figure, Table
+from reports.pictures import Curves
 from variants.config import PRESETS
 from variants.errors import UserError
 
@@ -32,6 +34,12 @@ MODELS, QUICK_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), ("gpt2"
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16), (1, 4)
 CONTEXTS = (10, 100, 500, 1000)
 ROUNDS, QUICK_ROUNDS = 20, 3
+PANELS = {  # by axis: what its picture's axis says, and whether it is logarithmic
+    "context": ("context: tokens in the cache", False),
+    "batch": ("batch", True),
+    "model": ("MB read in a step, by model", True),
+    "width": ("width of a model of as many layers", False),
+}
 STEPS = 8  # timed at each visit: differences between contexts are small beside the noise of a step
 
 
@@ -107,7 +115,7 @@ def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
 def _show(
     arguments: argparse.Namespace, run: RunFolder, variant: str, measured: dict[Point, Measured]
 ) -> int:
-    from experiments.shared.outcome import as_rich, keep
+    from experiments.shared.outcome import page_of, publish
     from profiling.measure.growth import slopes, steps_by_axis
 
     if not any(not point.axis for point in measured):
@@ -115,26 +123,18 @@ def _show(
     steps = steps_by_axis(variant, measured)
     per_token = slopes(variant, measured)
     tables = [*(_table(axis, rows) for axis, rows in steps.items()), *_slopes_table(per_token)]
-    verdict = _verdict(steps, per_token)
-    notes = [
-        "points are separate runs: compare their ratios to the floor, not their times",
-        "threads, batch and model at the smallest context; widths are models of as many layers and ops",
-        "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
-    ]
-    keep(__doc__ or "", run, verdict, tables, _curves(steps), notes)
-    console = cli.console(arguments)
-    for table in tables:
-        console.print(as_rich(table))
-    for warning in run.data["warnings"]:
-        console.print(f"- {warning}")
-    console.print(f"Run folder: {run.path}", soft_wrap=True)
-    console.print(verdict, soft_wrap=True)
-    if arguments.json:
-        cli.print_json({"run": str(run.path), "steps": steps, "slopes": per_token})
-    return 0
+    notes = Bullets(
+        [
+            "points are separate runs: compare their ratios to the floor, not their times",
+            "threads, batch and model at the smallest context; widths are models of as many layers and ops",
+            "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
+        ]
+    )
+    page = page_of(__doc__ or "", run, _verdict(steps, per_token), [*_figure(steps), *tables, notes])
+    return publish(arguments, run, page, steps=steps, slopes=per_token)
 
 
-def _table(axis: str, rows: Sequence[Step]) -> Shown:
+def _table(axis: str, rows: Sequence[Step]) -> Table:
     cells = [
         (
             row.value,
@@ -147,25 +147,31 @@ def _table(axis: str, rows: Sequence[Step]) -> Shown:
         for row in rows
     ]
     heads = (axis, "MB read", "step, ms", "floor, ms", "over floor", "less floor, ms")
-    return Shown(f"Over {axis}", heads, cells)
+    return Table(heads, cells, title=f"Over {axis}")
 
 
-def _slopes_table(slopes: Sequence[Slope]) -> list[Shown]:
+def _slopes_table(slopes: Sequence[Slope]) -> list[Table]:
     cells = [(str(row.batch), number(row.bytes_per_token / 1e3), interval(row.over_bytes)) for row in slopes]
     heads = ("batch", "KB per token", "its time over that of reading it")
-    return [Shown("A token of context", heads, cells)] if cells else []
+    return [Table(heads, cells, title="A token of context")] if cells else []
 
 
-def _curves(steps: Steps) -> Curves:
-    drawn = {axis: rows for axis, rows in steps.items() if axis != "threads"}  # which read as much
-    lines = {axis: [(row.bytes / 1e6, row.step_ms) for row in rows] for axis, rows in drawn.items()}
-    every = sorted({(row.bytes / 1e6, row.floor_ms) for rows in drawn.values() for row in rows})
-    return Curves(
-        "Median step over the bytes that it must read, whatever made them more, beside a plain read of them.",
-        "MB read in a step",
-        "step, ms",
-        {**lines, "memory floor": every},
-    )
+def _figure(steps: Steps) -> list[Figure]:
+    """A panel for each axis with more than one point; threads read as much and are left to the table."""
+    panels = []
+    for axis, (label, log) in PANELS.items():
+        rows = steps.get(axis, [])
+        if len(rows) > 1:
+            lines = {"step": [(_place(row), row.step_ms) for row in rows]}
+            floor = {"memory floor": [(_place(row), row.floor_ms) for row in rows]}
+            panels.append(Curves(label, "ms", lines, floor, log_x=log, log_y=axis == "model"))
+    caption = "Median step beside a plain read of the bytes that it must read, over what makes them more."
+    return [curves("growth", caption, *panels)] if panels else []
+
+
+def _place(row: Step) -> float:
+    """The value that was changed, where it is a number, else the bytes that it makes."""
+    return float(row.value) if row.value.isdigit() else row.bytes / 1e6
 
 
 def _verdict(steps: Steps, slopes: Sequence[Slope]) -> str:

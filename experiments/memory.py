@@ -19,7 +19,9 @@ from experiments.shared.measured import contexts_that_fit, model_on_device
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost.work import kv_bytes_per_token, weights_stored_bytes
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Table
+from reports.pictures import Curves, level
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder
@@ -99,30 +101,29 @@ def outcome(found: dict[str, Any], model: GPT, quick: bool) -> Outcome:
     lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, found["formula"], strict=True)]}
     for name, sizes in caches.items():
         lines[name] = [(n, size["tensors"] / MIB) for n, size in zip(contexts, sizes, strict=True)]
-    levels = {"weights": found["weights"] / MIB, "float32 masks": found["masks"]["per-layer float32"] / MIB}
-    curves = Curves(
+    held = {"weights": found["weights"], "float32 masks": found["masks"]["per-layer float32"]}
+    bounds = {name: level(contexts, size / MIB) for name, size in held.items()}
+    figure = curves(
+        "memory",
         f"What each cache holds at batch {found['batch']}, beside weights and mask buffers. "
         "A hidden line equals the one over it.",
-        "context, tokens in the cache",
-        "MiB",
-        lines,
-        levels,
+        Curves("context, tokens in the cache", "MiB", lines, bounds),
     )
     per_token = kv_bytes_per_token(model.config, model.dtype.itemsize)
     what = f"{per_token / 1024:g} KiB a token, the tensors of `{BASELINE}` hold exactly what the formula says"
-    return Outcome(what, _statements(found), _figures(found, model), tables, curves, notes)
+    return Outcome(what, _statements(found), _figures(found, model), [figure, *tables], notes)
 
 
-def _cache_table(found: dict[str, Any]) -> Shown:
+def _cache_table(found: dict[str, Any]) -> Table:
     rows = [
         (f"{n:,}", f"{formula:,}", *(f"{sizes[number]['tensors']:,}" for sizes in found["caches"].values()))
         for number, (n, formula) in enumerate(zip(found["contexts"], found["formula"], strict=True))
     ]
     title = "Bytes of the cache by formula, and of each cache's own storages"
-    return Shown(title, ("context", "formula", *found["caches"]), rows)
+    return Table(("context", "formula", *found["caches"]), rows, title=title)
 
 
-def _mask_table(found: dict[str, Any]) -> Shown:
+def _mask_table(found: dict[str, Any]) -> Table:
     rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in found["masks"].items()]
     pool = found["graph_pool"]
     rows.append(
@@ -131,10 +132,11 @@ def _mask_table(found: dict[str, Any]) -> Shown:
             *((f"{pool:,}", f"{pool / MIB:,.3g}") if pool is not None else ("not measured", "")),
         )
     )
-    return Shown("Mask buffers, and what a captured graph keeps", ("kept", "bytes", "MiB"), rows)
+    title = "Mask buffers, and what a captured graph keeps"
+    return Table(("kept", "bytes", "MiB"), rows, title=title)
 
 
-def _allocator_table(found: dict[str, Any]) -> Shown:
+def _allocator_table(found: dict[str, Any]) -> Table:
     """CUDA: what the allocator counts for `cat`, above a baseline taken after a warm-up."""
     rows = []
     for number, n in enumerate(found["contexts"]):
@@ -142,7 +144,7 @@ def _allocator_table(found: dict[str, Any]) -> Shown:
         above = (size["requested"] - formula, size["allocated"] - size["requested"])
         rows.append((f"{n:,}", f"{formula:,}", f"{size['requested']:,}", *(f"{x:,}" for x in above)))
     title = f"Allocator; without a warm-up {found['warm_up']:,} bytes more are taken for cache"
-    return Shown(title, ("context", "formula", "requested", "above formula", "bump"), rows)
+    return Table(("context", "formula", "requested", "above formula", "bump"), rows, title=title)
 
 
 def _statements(found: dict[str, Any]) -> list[Check]:

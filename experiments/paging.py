@@ -21,7 +21,9 @@ from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.measure.workload import Workload
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Block, Table
+from reports.pictures import Curves
 from variants.errors import UserError
 from variants.ladder import ladder
 
@@ -99,11 +101,11 @@ def costs(record: dict[str, Any]) -> dict[int, dict[str, Any]]:
 def outcome(record: dict[str, Any]) -> Outcome:
     cost = costs(record)
     tables = [_queue_table(record["queue"]), _prefix_table(record["prefixes"]), _cost_table(cost)]
-    curves = Curves(
+    lines = {name: [(n, c[name]) for n, c in cost.items()] for name in (CONTIGUOUS, PAGED)}
+    figure = curves(
+        "paging",
         "Median step of the paged rung and of its contiguous parent, interleaved.",
-        "tokens in the cache",
-        "step, ms",
-        {name: [(float(n), c[name]) for n, c in cost.items()] for name in (CONTIGUOUS, PAGED) if cost},
+        Curves("tokens in the cache", "step, ms", lines, log_y=False),
     )
     served, hits = record["queue"]["served"], {k: hit_rate(v) for k, v in record["prefixes"].items()}
     slab, blocks = served["slab of the limit"], served["blocks"]
@@ -119,7 +121,8 @@ def outcome(record: dict[str, Any]) -> Outcome:
         f"requests that held {blocks['recomputed']:,} tokens in all, and these waited and began again",
         "the first request of each layout finds an empty pool and is counted",
     ]
-    return Outcome(what, _statements(record, hits), [], tables, curves if cost else None, notes)
+    measured: list[Block] = [*([figure] if cost else []), *tables]
+    return Outcome(what, _statements(record, hits), [], measured, notes)
 
 
 def hit_rate(layout: dict[str, Any]) -> float:
@@ -162,7 +165,7 @@ def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
     ]
 
 
-def _queue_table(found: dict[str, Any]) -> Shown:
+def _queue_table(found: dict[str, Any]) -> Table:
     rows = [
         (
             name,
@@ -175,10 +178,11 @@ def _queue_table(found: dict[str, Any]) -> Shown:
         for name, s in found["served"].items()
     ]
     columns = ("memory in", "running", "reserved", "used", "in pieces", "ticks")
-    return Shown("Requests of mixed lengths in one memory (used: of what is reserved)", columns, rows)
+    title = "Requests of mixed lengths in one memory (used: of what is reserved)"
+    return Table(columns, rows, title=title)
 
 
-def _prefix_table(found: dict[str, dict[str, Any]]) -> Shown:
+def _prefix_table(found: dict[str, dict[str, Any]]) -> Table:
     rows = []
     for layout, of_layout in found.items():
         prompts = of_layout["prompts"]
@@ -192,17 +196,18 @@ def _prefix_table(found: dict[str, dict[str, Any]]) -> Shown:
         rows.append((layout, *cells, "yes" if of_layout["bit_equal"] else "no"))
     n, tokens = len(prompts), prompts[0]["tokens"]
     title = f"{n} prompts with one system prompt (about {tokens} tokens): share not computed"
-    return Shown(title, ("prompt", "hits", "blocks", "first, ms", "later, ms", "bit-equal"), rows)
+    heads = ("prompt", "hits", "blocks", "first, ms", "later, ms", "bit-equal")
+    return Table(heads, rows, title=title)
 
 
-def _cost_table(cost: dict[int, dict[str, Any]]) -> Shown:
+def _cost_table(cost: dict[int, dict[str, Any]]) -> Table:
     rows = []
     for context, c in cost.items():
         ratio = c["ratio"]
         shown = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "unknown"
         rows.append((str(context), f"{c[CONTIGUOUS]:.3f}", f"{c[PAGED]:.3f}", shown))
     title = "Step, ms (median over rounds), and what paging costs"
-    return Shown(title, ("context", CONTIGUOUS, PAGED, "ratio over rounds"), rows)
+    return Table(("context", CONTIGUOUS, PAGED, "ratio over rounds"), rows, title=title)
 
 
 if __name__ == "__main__":

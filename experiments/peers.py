@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     config = PRESETS[arguments.model]
     _check(arguments, config)
     engines = _engines(cli.names(arguments.peer))
-    from experiments.shared.peers_shown import show
+    from experiments.shared.peers_page import end
     from experiments.shared.progress import ProgressLine
     from profiling.peers.checkpoint import kept
     from profiling.results.record import RunFolder
@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     folder = arguments.folder or kept(config, arguments.seed)
     with ProgressLine(arguments.quiet) as progress, _workers(run, config, folder, progress) as workers:
         _measure(run, workers, config, progress)
-    return show(arguments, __doc__ or "", run)
+    return end(arguments, __doc__ or "", run)
 
 
 def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:

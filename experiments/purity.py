@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Table
+from reports.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
@@ -85,15 +87,18 @@ def outcome(found: dict[str, list[Purity]], rungs: dict[str, dict[str, Any]], pr
         WORDS[kind]: [(float(r.context), r.drift) for r in rows if r.drift > 0]
         for kind, rows in found.items()
     }
-    curves = Curves(
+    figure = curves(
+        "purity",
         "Largest difference of cached and recomputed logits after one more token.",
-        "tokens before the appended one",
-        "max |cached - recomputed|",
-        {name: points for name, points in lines.items() if points},
+        Curves(
+            "tokens before the appended one",
+            "max |cached - recomputed|",
+            {name: points for name, points in lines.items() if points},
+        ),
     )
     statements = [*_mask_statements(causal, unmasked, norm), *_agreement_statements(rungs, precision)]
     first = unmasked[0]
-    figures = [
+    compared = [
         Check("purity.unmasked", f"{first.appended:.3e}", "random weights of their own", first.appended > 0),
         Check("purity.drift", f"{first.drift:.4f}", "random weights of their own", first.drift > 1e-3),
     ]
@@ -107,7 +112,7 @@ def outcome(found: dict[str, list[Purity]], rungs: dict[str, dict[str, Any]], pr
         "kernel may add up in another order",
         f"weights shown are layer 0, head 0, in {precision}",
     ]
-    return Outcome(what, statements, figures, tables, curves, notes)
+    return Outcome(what, statements, compared, [figure, *tables], notes)
 
 
 def _mask_statements(causal: list[Purity], unmasked: list[Purity], norm: list[Purity]) -> list[Check]:
@@ -143,7 +148,7 @@ def _agreement_statements(rungs: dict[str, dict[str, Any]], precision: str) -> l
     ]
 
 
-def _rows_table(found: dict[str, list[Purity]]) -> Shown:
+def _rows_table(found: dict[str, list[Purity]]) -> Table:
     """The article's picture: attention weights before and after a fifth token."""
     rows = []
     for kind in ("causal", "unmasked"):
@@ -152,14 +157,14 @@ def _rows_table(found: dict[str, list[Purity]]) -> Shown:
             rows.append((WORDS[kind] if i == 0 else "", _weights(before), _weights(after)))
     n = min(found["causal"][0].context, 4)
     title = f"Attention rows before and after one more token (first {n} rows, {n} and {n + 1} columns)"
-    return Shown(title, ("", "before", "after"), rows, text_columns=3)
+    return Table(("", "before", "after"), rows, 3, title)
 
 
 def _weights(row: Sequence[float]) -> str:
     return " ".join(f"{weight:.3f}" for weight in row)
 
 
-def _changes_table(found: dict[str, list[Purity]]) -> Shown:
+def _changes_table(found: dict[str, list[Purity]]) -> Table:
     rows = [
         (
             WORDS[kind],
@@ -174,13 +179,13 @@ def _changes_table(found: dict[str, list[Purity]]) -> Shown:
     ]
     columns = ("model", "context", "appended", "replaced", "logits", "argmax flips")
     title = "Max change of earlier states; cached against recomputed logits, and texts whose argmax flips"
-    return Shown(title, columns, rows)
+    return Table(columns, rows, title=title)
 
 
-def _agreement_table(rungs: dict[str, dict[str, Any]], precision: str) -> Shown:
+def _agreement_table(rungs: dict[str, dict[str, Any]], precision: str) -> Table:
     rows = [(name, f"{r['max']:.3e}", "yes" if r["same_tokens"] else "no") for name, r in rungs.items()]
     title = f"Cached against naive, {precision}, the same greedy tokens fed to both"
-    return Shown(title, ("rung", "max |difference|", "same tokens"), rows)
+    return Table(("rung", "max |difference|", "same tokens"), rows, title=title)
 
 
 if __name__ == "__main__":

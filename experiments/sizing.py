@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from experiments.shared.cli import console, integers, plain_parser, print_json, run
+from experiments.shared.cli import integers, plain_parser, run
 from experiments.shared.reproduced import sizing_checks
 from profiling.sizing.capacity import GIB, Plan, doubling, plan
 from profiling.sizing.model_shape import (
@@ -29,7 +29,7 @@ from profiling.sizing.model_shape import (
     longest_context,
 )
 from profiling.sizing.read_shape import read_shape
-from reports.shown import Curves
+from reports.page import Block, Bullets
 from variants.errors import UserError
 
 EXAMPLES = (
@@ -123,17 +123,6 @@ def overtakes(shape: ModelShape, kv: KvFormat, batch: int) -> int | None:
     return None if fits is None else fits + 1
 
 
-def sizes_curves(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Curves:
-    """The cache over context, a line per batch, beside the weights."""
-    return Curves(
-        "The cache grows with context times batch, the weights do not.",
-        "context, tokens a request",
-        "GiB",
-        {f"batch {b}": [(n, kv_bytes(shape, n, kv, b) / GIB) for n in contexts] for b in batches},
-        {} if shape.weights_bytes is None else {"weights": shape.weights_bytes / GIB},
-    )
-
-
 def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, utilisation: float) -> str:
     """The plan in vLLM's flags; int8 needs a version that has int8_per_token_head."""
     dtype = "auto" if kv_name == shape.dtype else {"int8": "int8_per_token_head"}.get(kv_name, kv_name)
@@ -143,7 +132,7 @@ def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, u
     )
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     contexts, batches = sorted(set(arguments.context)), sorted(set(arguments.batch))
     if contexts[0] < 1 or batches[0] < 1:
@@ -156,8 +145,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     command = _command(shape, kv_name, plans, arguments.utilisation)
 
     from experiments.shared import claims
-    from experiments.shared import sizing_tables as tables
-    from experiments.shared.outcome import as_shown, keep
+    from experiments.shared import sizing_page as parts
+    from experiments.shared.outcome import page_of, publish
     from profiling.results.record import RunFolder
 
     checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
@@ -173,40 +162,22 @@ def main(argv: Sequence[str] | None = None) -> None:
         "vllm": command,
     }
     folder = RunFolder.create(arguments.out, "sizing", "any")
-    sizes = tables.sizes_table(shape, kv, contexts, batches)
-    others = [
-        tables.heads_table(shape, kv, contexts[0], batches[-1]),
-        tables.dtypes_table(shape, contexts[0], batches[-1]),
-        tables.doubling_table(shape, kv, contexts[0]),
-    ]
-    headline = list(tables.headline(shape, kv_name, kv))
-    outgrown = list(tables.outgrown(overtaken))
-    verdict = claims.verdict("the published sizes follow from the formula", checks)
-    folder.data |= {"model": {"name": shape.name}, "sizing": result}
-    keep(
-        __doc__ or "",
-        folder,
-        verdict if checks else outgrown[-1],
-        [as_shown(made) for made in (sizes, *others)],
-        sizes_curves(shape, kv, contexts, batches),
-        headline,
-        claims.rows(checks),
+    folder.data |= {"model": {"name": shape.name}, "sizing": result, "claims": claims.rows(checks)}
+    outgrown = list(parts.outgrown(overtaken))
+    verdict = (
+        claims.verdict("the published sizes follow from the formula", checks) if checks else outgrown[-1]
     )
-
-    out = console(arguments)
-    out.print(*headline, sep="\n")
-    out.print(sizes)
-    out.print(*outgrown, *others, sep="\n")
-    if plans:
-        out.print(*tables.plan_lines(shape, plans, memory), sep="\n")
-        out.print(f"In vLLM: {command or 'no request of these contexts fits'}", soft_wrap=True)
-    if checks:
-        out.print(claims.table(checks))
-    out.print(f"Run folder: {folder.path}", soft_wrap=True)
-    if checks:
-        out.print(verdict, soft_wrap=True)
-    if arguments.json:
-        print_json({"run": str(folder.path), **result, "claims": claims.summary(checks)})
+    measured: list[Block] = [
+        parts.sizes_figure(shape, kv, contexts, batches),
+        parts.sizes_table(shape, kv, contexts, batches),
+        parts.heads_table(shape, kv, contexts[0], batches[-1]),
+        parts.dtypes_table(shape, contexts[0], batches[-1]),
+        parts.doubling_table(shape, kv, contexts[0]),
+        Bullets([*parts.headline(shape, kv_name, kv), *outgrown]),
+    ]
+    plan_section = [parts.plan_section(shape, plans, memory, command)] if plans else []
+    page = page_of(__doc__ or "", folder, verdict, measured, plan_section)
+    return publish(arguments, folder, page, **result, claims=folder.data["claims"], verdict=verdict)
 
 
 def _command(shape: ModelShape, kv_name: str, plans: dict[int, Plan], utilisation: float) -> str | None:

@@ -24,7 +24,9 @@ from experiments.shared.published import Check
 from profiling.cost import work
 from profiling.measure.workload import Workload
 from profiling.results.generations import Loops
-from reports.shown import Curves, Shown
+from reports.experiment import curves
+from reports.page import Table
+from reports.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE
@@ -127,11 +129,11 @@ def outcome(loops: Loops, whole: int | None) -> Outcome:
     notes = ["a sync after every token; 'by work' is the ratio of multiply-accumulates of the two loops"]
     if not whole:
         notes.append(f"left out by --quick: {', '.join(missing)} new tokens, 1,016, sdpa; {PROVEN_BRIEFLY}")
-    curves = Curves(
+    lines = {name: [(n, loops.rate(name, n)) for n in loops.new] for name in loops.timed}
+    figure = curves(
+        "throughput",
         f"Tokens a second of whole generations after a prompt of {loops.prompt} tokens.",
-        "new tokens",
-        "tokens/s",
-        {name: [(n, loops.rate(name, n)) for n in loops.new] for name in loops.timed},
+        Curves("new tokens", "tokens/s", lines),
     )
     what = (
         f"{last} new tokens come {loops.speedup(last):.1f}x faster with the cache, "
@@ -139,10 +141,11 @@ def outcome(loops: Loops, whole: int | None) -> Outcome:
     )
     tables = [_rates_table(loops), _work_table(loops), *([_whole_table(loops, whole)] if whole else [])]
     gpt2 = loops.config == PRESETS["gpt2"] and loops.batch == 1
-    return Outcome(what, _statements(loops), _figures(loops, whole) if gpt2 else [], tables, curves, notes)
+    compared = _figures(loops, whole) if gpt2 else []
+    return Outcome(what, _statements(loops), compared, [figure, *tables], notes)
 
 
-def _rates_table(loops: Loops) -> Shown:
+def _rates_table(loops: Loops) -> Table:
     rows = [
         (
             str(n),
@@ -153,10 +156,10 @@ def _rates_table(loops: Loops) -> Shown:
         for n in loops.new
     ]
     title = f"Tokens/s after a prompt of {loops.prompt}; speedup of {BASELINE}"
-    return Shown(title, ("new", *loops.timed, "speedup", "by work"), rows)
+    return Table(("new", *loops.timed, "speedup", "by work"), rows, title=title)
 
 
-def _work_table(loops: Loops) -> Shown:
+def _work_table(loops: Loops) -> Table:
     """Tokens and FLOPs by formula; `counted` says whether a watched run did the same."""
     peak, last = loops.record["ceilings"]["matmul_flop_per_s"], loops.new[-1]
     rows = []
@@ -175,14 +178,15 @@ def _work_table(loops: Loops) -> Shown:
             )
         )
     title = f"Work of {last} new tokens; matmul peak here {peak / 1e9:.0f} GFLOP/s"
-    return Shown(title, ("loop", "tokens", "counted", "GFLOP", "GFLOP/s", "of peak"), rows)
+    heads = ("loop", "tokens", "counted", "GFLOP", "GFLOP/s", "of peak")
+    return Table(heads, rows, title=title)
 
 
-def _whole_table(loops: Loops, whole: int) -> Shown:
+def _whole_table(loops: Loops, whole: int) -> Table:
     taken = {name: loops.seconds(name, WHOLE_PROMPT, whole) for name in loops.timed}
     rows = [(name, f"{s:.2f}", f"{taken['naive'] / s:.1f}x") for name, s in taken.items()]
     title = f"{whole:,} tokens end to end, from {WHOLE_PROMPT} to the model's limit"
-    return Shown(title, ("variant", "s", "speedup"), rows)
+    return Table(("variant", "s", "speedup"), rows, title=title)
 
 
 def _statements(loops: Loops) -> list[Check]:

@@ -15,18 +15,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from experiments.shared.cli import common_parser, console, print_json, run
+from experiments.shared.cli import common_parser, run
 from experiments.shared.reproduced import work_checks
 from profiling.cost import work
-from reports.shown import Curves
+from reports.experiment import curves
+from reports.page import Figure, Table
+from reports.pictures import Curves
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.spec import Variant
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from variants.model import GPT
 
 EXAMPLES = ("", "--quick", "--model gpt2-xl --context 10,1000 --precision bfloat16")
@@ -87,64 +87,58 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
 
 def steps_table(config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, batch: int) -> Table:
     """MACs and bytes of one step over context."""
-    from experiments.shared.ruled import ruled
-
-    numbers = ("no cache, MACs", "cached, MACs", "ratio", "attn.", "bytes read", "MACs/B")
-    table = ruled("One step (attn.: share of attention in the cached one)", ("context",), numbers)
+    heads = ("context", "no cache, MACs", "cached, MACs", "ratio", "attn.", "bytes read", "MACs/B")
+    rows = []
     for n in contexts:
         naive, cached = work.naive_step_macs(config, n + 1, batch), work.step_macs(config, n, batch)
         read_bytes = work.step_bytes(config, n, dtype_bytes, dtype_bytes, batch)
         share = work.attention_share(config, work.forward(1, past=n))
         cells = (f"{naive:,}", f"{cached:,}", f"{naive // cached:,}x", f"{share:.1%}", f"{read_bytes:,}")
-        table.add_row(f"{n:,}", *cells, f"{cached / read_bytes:.2f}")
-    return table
+        rows.append((f"{n:,}", *cells, f"{cached / read_bytes:.2f}"))
+    return Table(heads, rows, title="One step (attn.: share of attention in the cached one)")
 
 
 def loops_table(config: GPTConfig) -> Table:
     """Tokens and MACs of a whole generation, no cache against cached."""
-    from experiments.shared.ruled import ruled
-
     new = min(NEW, config.n_ctx - PROMPT)
     title = f"{new} new tokens after a prompt of {PROMPT}"
-    table = ruled(title, ("loop",), ("tokens processed", "MACs", "share"))
+    rows = []
     naive = work.naive_loop(PROMPT, new)
     one_logit = work.Work(naive.tokens, naive.pairs, new)
     loops = {"no cache": naive, "no cache, last logits": one_logit, "cached": work.cached_loop(PROMPT, new)}
     for name, loop in loops.items():
         share = work.macs(config, loop) / work.macs(config, naive)
-        table.add_row(name, f"{loop.tokens:,}", f"{work.macs(config, loop):,}", f"{share:.2%}")
-    return table
+        rows.append((name, f"{loop.tokens:,}", f"{work.macs(config, loop):,}", f"{share:.2%}"))
+    return Table(("loop", "tokens processed", "MACs", "share"), rows, title=title)
 
 
 def counted_table(counts: Sequence[Counted]) -> Table:
     """What a real run executed at the largest context; at how many contexts the formula says the same."""
-    from experiments.shared.ruled import ruled
-
     largest = max(row.context for row in counts)
     title = f"Executed in a real run, at context {largest:,}"
-    table = ruled(title, ("rung", "pass"), ("matmuls", "MACs", "by formula", "agree"))
+    rows = []
     for row in counts:
         if row.context == largest:
             same = [c.agrees for c in counts if (c.variant, c.what) == (row.variant, row.what)]
             cells = (str(row.executed_calls), f"{row.executed_macs:,}", f"{row.formula_macs:,}")
-            table.add_row(row.variant, row.what, *cells, f"{sum(same)} of {len(same)}")
-    return table
+            rows.append((row.variant, row.what, *cells, f"{sum(same)} of {len(same)}"))
+    return Table(("rung", "pass", "matmuls", "MACs", "by formula", "agree"), rows, 2, title)
 
 
-def steps_curves(steps: dict[int, dict[str, int]]) -> Curves:
+def steps_figure(steps: dict[int, dict[str, int]]) -> Figure:
     """What one step executes and reads, over context."""
-    return Curves(
+    lines = {
+        name: [(n, step[key] / 1e6) for n, step in steps.items()]
+        for name, key in (
+            ("MACs, no cache", "naive_macs"),
+            ("MACs, cached", "cached_macs"),
+            ("bytes read, cached", "read_bytes"),
+        )
+    }
+    return curves(
+        "work",
         "Multiply-accumulates and bytes of one step: without a cache the first grow with the text.",
-        "context, tokens in the cache",
-        "millions",
-        {
-            name: [(n, step[key] / 1e6) for n, step in steps.items()]
-            for name, key in (
-                ("MACs, no cache", "naive_macs"),
-                ("MACs, cached", "cached_macs"),
-                ("bytes read, cached", "read_bytes"),
-            )
-        },
+        Curves("context, tokens in the cache", "millions", lines),
     )
 
 
@@ -162,11 +156,10 @@ def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     return contexts
 
 
-def main(argv: Sequence[str] | None = None) -> None:
+def main(argv: Sequence[str] | None = None) -> int:
     arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES).parse_args(argv)
 
-    from experiments.shared.claims import summary, table
-    from experiments.shared.outcome import Outcome, as_shown, report
+    from experiments.shared.outcome import Outcome, conclude
     from experiments.shared.setup import device_for, model_for
     from profiling.measure.environment import environment
     from profiling.results.record import RunFolder
@@ -176,9 +169,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     config, dtype_bytes = model.config, model.dtype.itemsize
     contexts = contexts_for(arguments, config)
     folder = RunFolder.create(arguments.out, "work", device.type)
-    out = console(arguments)
-    tables = [steps_table(config, contexts, dtype_bytes, arguments.batch), loops_table(config)]
-    out.print(*tables)
 
     watched = contexts[:1] if arguments.quick else contexts
     counts = [
@@ -198,25 +188,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     executed = [{**asdict(counted), "agrees": counted.agrees} for counted in counts]
     result = {"model": asdict(config), "steps": steps, "executed": executed}
     folder.data |= {"environment": environment(device), "model": {"name": arguments.model}, "work": result}
-    tables.append(counted_table(counts))
     agreeing = sum(counted.agrees for counted in counts)
     outcome = Outcome(
         f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
         checks,
         [],
-        [as_shown(made) for made in tables],
-        steps_curves(steps),
+        [
+            steps_figure(steps),
+            steps_table(config, contexts, dtype_bytes, arguments.batch),
+            loops_table(config),
+            counted_table(counts),
+        ],
         ["--quick: executed at the first context only"] if arguments.quick else [],
         also=agreeing == len(counts),
         counted="figures as published",
     )
-    report(__doc__ or "", folder, outcome)
-
-    out.print(tables[-1], table(checks), *outcome.notes)
-    out.print(f"Run folder: {folder.path}", soft_wrap=True)
-    out.print(outcome.verdict)
-    if arguments.json:
-        print_json({"run": str(folder.path), **result, "claims": summary(checks)})
+    return conclude(arguments, __doc__ or "", folder, outcome, **result)
 
 
 if __name__ == "__main__":

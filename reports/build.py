@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from profiling.analysis import timeline as op_by_op
 from profiling.results.metrics import Measured
 from profiling.results.record import RunFolder, write_atomically
 from profiling.results.verdict import verdict
+from reports import experiment
 from reports.page import Page
 from reports.sections import sections
 from reports.study import Study
@@ -30,19 +31,22 @@ from variants.errors import UserError
 def build(path: Path) -> None:
     """Report, page and figures of the run folder at `path`; each file replaces an older one whole.
 
-    Raises UserError where the folder holds no run or cannot be written.
+    Raises UserError where the folder holds no run, or nothing to show yet, or cannot be written.
     """
     run = RunFolder.load(path)
-    if "shown" in run.data:  # of an experiment that says what it shows
-        from reports import experiment  # which is built on this module
-
-        experiment.build(path)
+    if run.data["experiment"] == "floor":
+        write(path, page(study(run, _timeline(run))))
         return
     try:
-        timeline = _timeline(run)
-    except OSError as error:
-        raise UserError(f"{path}: cannot be written ({error.strerror or error})") from error
-    write(path, page(study(run, timeline)))
+        kept = experiment.kept(run.data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path / 'run.json'}: its page cannot be read ({error!r})") from error
+    if kept is None:
+        raise UserError(
+            f"{path} keeps no page: its experiment is still running, or was interrupted, or is of a version "
+            "that kept none"
+        )
+    write(path, kept)
 
 
 def study(run: RunFolder, timeline: dict[str, Any] | None = None) -> Study:
@@ -64,26 +68,24 @@ def _timeline(run: RunFolder) -> dict[str, Any] | None:
     kept = run.path / "figures" / "timeline.json"
     made = op_by_op.timeline(run)
     if made is not None:
-        kept.parent.mkdir(exist_ok=True)
-        write_atomically(kept, orjson.dumps(made))
+        try:
+            kept.parent.mkdir(exist_ok=True)
+            write_atomically(kept, orjson.dumps(made))
+        except OSError as error:
+            raise UserError(f"{run.path}: cannot be written ({error.strerror or error})") from error
         return made
     stored: dict[str, Any] | None = orjson.loads(kept.read_bytes()) if kept.exists() else None
     return stored
 
 
-def command(make: Callable[[Path], object], module: str, argv: Sequence[str] | None = None) -> None:
-    """The command line of a module that makes a report: says where it is."""
+def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog=f"python -m {module}", description="Make the report of a run folder."
+        prog="python -m reports.build", description="Make the report of a run folder."
     )
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
     path = parser.parse_args(argv).run
-    make(path)
+    build(path)
     sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
-
-
-def main(argv: Sequence[str] | None = None) -> None:
-    command(build, "reports.build", argv)
 
 
 if __name__ == "__main__":

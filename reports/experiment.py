@@ -1,70 +1,46 @@
-"""Makes the report of any experiment that keeps what it showed: report.md, report.html and one figure.
-
-    python -m reports.experiment runs/FOLDER
-
-Reads the run folder alone (`shown` and `claims` in run.json, see `reports.shown`); never imports torch.
-"""
+"""The page of any experiment but the floor: made when it ends, and kept in its record."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure as Drawing
-from matplotlib.ticker import FuncFormatter, NullLocator
-
-from profiling.results.record import RunFolder
-from reports.build import command
-from reports.curves import line_style
-from reports.drawing import BLUE, INK, PALE, WIDTH_IN, styled
+from reports.numbers import number
 from reports.page import Block, Bullets, Figure, Page, Section, Sentence, Table
-from reports.shown import Bars, Curves, Shown
-from reports.write import write
-from variants.command import run
-from variants.errors import UserError
+from reports.pictures import Bar, Bars, Curves, Points, level
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
-MAX_TICKS = 8
-APART = 1.2  # ratio of neighbours whose labels stand beside each other
 
 
-def build(path: Path) -> None:
-    """The report of the run folder at `path`. Raises UserError where it holds none or cannot be written."""
-    run = RunFolder.load(path)
-    if "shown" not in run.data:
-        raise UserError(f"{path} shows nothing yet: its experiment is still running, or was interrupted")
-    write(path, Page(_title(run.data), sections(run.data)))
-
-
-def sections(data: dict[str, Any]) -> list[Section]:
-    """The answer, the figure with its tables, the published figures, and how the run was made."""
-    shown = data["shown"]
-    name = data["experiment"]
-    measured: list[Block] = []
-    if shown["curves"]:
-        curves = Curves(**shown["curves"])
-        alt = f"{curves.y} over {curves.x}: {', '.join([*curves.lines, *curves.levels])}"
-        measured.append(Figure(name, alt, curves.caption, lambda: draw(curves)))
-    if shown.get("bars"):
-        bars = Bars(**shown["bars"])
-        alt = f"{bars.x}: {', '.join(name for group in bars.groups.values() for name in group)}"
-        measured.append(Figure(name, alt, bars.caption, lambda: draw_bars(bars)))
-    for made in (Shown(**table) for table in shown["tables"]):
-        measured += [Sentence(f"**{made.title}**"), Table(made.columns, made.rows, made.text_columns)]
-    if shown["notes"]:
-        measured.append(Bullets(shown["notes"]))
-    made_by = [f"Made by `{data['command']}`, {data['started']}.", *data["warnings"]]
-    answer = Section(
-        "Question and answer", [Sentence(shown["question"]), Sentence(f"**{shown['verdict']}**")]
+def page(
+    record: Mapping[str, Any],
+    question: str,
+    answer: str,
+    measured: Sequence[Block],
+    further: Sequence[Section] = (),
+) -> Page:
+    """The answer, what was measured, the published figures (the record's `claims`), how the run was made."""
+    claims = record.get("claims")
+    made_by = [f"Made by `{record['command']}`, {record['started']}.", *record["warnings"]]
+    return Page(
+        title(record),
+        [
+            Section("Question and answer", [Sentence(question), Sentence(f"**{answer}**")]),
+            Section("Measured", measured),
+            *further,
+            *([Section("The articles' figures", [claims_table(claims)])] if claims else []),
+            Section("The run", [Bullets(made_by)]),
+        ],
     )
-    claims = [Section("The articles' figures", [claims_table(data["claims"])])] if data["claims"] else []
-    return [answer, Section("Measured", measured), *claims, Section("The run", [Bullets(made_by)])]
 
 
-def claims_table(rows: Sequence[dict[str, Any]]) -> Table:
+def title(record: Mapping[str, Any]) -> str:
+    model = record.get("model", {}).get("name", "unknown model")
+    device = record.get("environment", {}).get("device_name", "any device")
+    return f"{record['experiment']}: {model} on {device}"
+
+
+def claims_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """Published values beside those found here, and why they differ."""
     words = {True: "yes", False: "no", None: "not measured"}
     cells = [
@@ -73,72 +49,49 @@ def claims_table(rows: Sequence[dict[str, Any]]) -> Table:
     return Table(CLAIM_COLUMNS, cells, text_columns=len(CLAIM_COLUMNS))
 
 
-def _title(data: dict[str, Any]) -> str:
-    model = data.get("model", {}).get("name", "unknown model")
-    return f"{data['experiment']}: {model} on {data.get('environment', {}).get('device_name', 'any device')}"
+def curves(name: str, caption: str, *panels: Curves) -> Figure:
+    """A figure whose text is made of what it shows."""
+    texts = [
+        f"{panel.title + ': ' if panel.title else ''}{panel.y} over {panel.x}: "
+        + ", ".join(f"{line} {_ends(points)}" for line, points in {**panel.lines, **panel.bounds}.items())
+        for panel in panels
+    ]
+    return Figure(name, "; ".join(texts), caption, panels)
 
 
-@styled
-def draw(curves: Curves) -> Drawing:
-    figure = Drawing(figsize=(WIDTH_IN, 4.2), layout="constrained")
-    axes = figure.subplots()
-    for number, (name, points) in enumerate(curves.lines.items()):
-        axes.plot(*zip(*points, strict=True), label=name, **line_style(number))
-    for number, (name, height) in enumerate(curves.levels.items()):
-        axes.axhline(height, label=name, color=INK, linestyle=("--", ":")[number % 2], linewidth=1.2)
-    if curves.log_y:
-        axes.set_yscale("log")
-    if curves.log_x:
-        axes.set_xscale("log")
-        xs = sorted({x for points in curves.lines.values() for x, _ in points})
-        ticks = xs[:: -(-len(xs) // MAX_TICKS)]
-        if all(right / left > APART for left, right in itertools.pairwise(ticks)):  # else in powers of ten
-            axes.set_xticks(ticks)
-            axes.xaxis.set_minor_locator(NullLocator())
-    for axis in (axes.xaxis, axes.yaxis):
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
-    axes.yaxis.set_minor_formatter(FuncFormatter(lambda value, _: _minor(axes, value)))
-    axes.set_xlabel(f"{curves.x} (log)" if curves.log_x else curves.x)
-    axes.set_ylabel(f"{curves.y} (log)" if curves.log_y else curves.y)
-    figure.legend(loc="outside upper center", ncols=5, fontsize=8.5)
-    return figure
+def _ends(points: Points) -> str:
+    first, last = (number(point[1]) for point in (points[0], points[-1]))
+    return first if first == last else f"from {first} to {last}"
 
 
-@styled
-def draw_bars(bars: Bars) -> Drawing:
-    rows = sum(len(group) + 1 for group in bars.groups.values())
-    figure = Drawing(figsize=(WIDTH_IN, 0.6 + 0.2 * rows), layout="constrained")
-    axes = figure.subplots()
-    row, ticks = 0, {}
-    for title, group in bars.groups.items():
-        ticks[row] = title
-        for name, (length, text) in group.items():
-            row += 1
-            ticks[row] = name
-            axes.barh(row, length, 0.7, color=BLUE if name in bars.ours else PALE)
-            axes.text(length, row, f" {text}", va="center", fontsize=8)
-        row += 1
-    axes.set_yticks(list(ticks), list(ticks.values()))
-    for label in axes.get_yticklabels():
-        label.set_fontweight("bold" if label.get_text() in bars.groups else "normal")
-    axes.tick_params(axis="y", length=0)
-    axes.grid(visible=False, axis="y")
-    axes.set_ylim(row - 0.5, -0.7)
-    axes.margins(x=0.35)  # for the texts
-    axes.set_xlim(left=0)
-    axes.set_xlabel(bars.x)
-    return figure
+def bars(name: str, caption: str, panel: Bars) -> Figure:
+    """A figure whose text is made of what it shows."""
+    return Figure(
+        name, f"{panel.x}: {', '.join(f'{bar.name} {bar.text}' for bar in panel.rows)}", caption, [panel]
+    )
 
 
-def _minor(axes: Axes, value: float) -> str:
-    """On a logarithmic axis shorter than two decades 2 and 5 get a number too."""
-    low, high = axes.get_ylim()
-    return f"{value:,.10g}" if high / low < 100 and f"{value:e}"[0] in "25" else ""
+def kept(record: Mapping[str, Any]) -> Page | None:
+    """The page that a record keeps, or None. Raises KeyError, TypeError or ValueError where it is no page."""
+    if "page" in record:
+        return Page.restored(record["page"])
+    return _of_schema_1(record, record["shown"]) if "shown" in record else None
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    command(build, "reports.experiment", argv)
-
-
-if __name__ == "__main__":
-    run(main)
+def _of_schema_1(record: Mapping[str, Any], shown: Mapping[str, Any]) -> Page:
+    measured: list[Block] = []
+    if drawn := shown["curves"]:
+        xs = [x for points in drawn["lines"].values() for x, _ in points]
+        bounds = {name: level(xs, height) for name, height in drawn["levels"].items()}
+        panel = Curves(drawn["x"], drawn["y"], drawn["lines"], bounds, drawn["log_x"], drawn["log_y"])
+        measured.append(curves(record["experiment"], drawn["caption"], panel))
+    if drawn := shown.get("bars"):
+        rows = [
+            Bar(name, {"ours" if name in drawn["ours"] else "others": length}, text, group=group)
+            for group, of_group in drawn["groups"].items()
+            for name, (length, text) in of_group.items()
+        ]
+        measured.append(bars(record["experiment"], drawn["caption"], Bars(drawn["x"], rows)))
+    measured += [Table(**table) for table in shown["tables"]]
+    measured += [Bullets(shown["notes"])] if shown["notes"] else []
+    return page(record, shown["question"], shown["verdict"], measured)

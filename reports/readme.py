@@ -17,8 +17,7 @@ from profiling.results.metrics import Measured
 from profiling.results.record import RunFolder, write_atomically
 from reports.build import study
 from reports.numbers import UNKNOWN, number
-from reports.page import Sentence
-from reports.sections.answer import answer
+from reports.sections.answer import said
 from variants.command import run
 from variants.errors import UserError
 
@@ -67,8 +66,7 @@ def table(run: RunFolder) -> str:
 
 def judged(run: RunFolder) -> str:
     """The report's answer: for a manager, and to check."""
-    texts = [block.text for block in answer(study(run)).blocks if isinstance(block, Sentence)]
-    return "\n\n".join(texts[:2])
+    return "\n\n".join(sentence.text for sentence in said(study(run)))
 
 
 PARTS: dict[str, Callable[[RunFolder], str]] = {

@@ -7,7 +7,8 @@ from pathlib import Path
 from markupsafe import Markup
 
 from profiling.results.record import write_atomically
-from reports.drawing import for_page, png, svg
+from reports.drawing import draw
+from reports.drawing.look import for_page, png, svg
 from reports.page import Page
 from reports.printers.html import html
 from reports.printers.markdown import markdown
@@ -20,7 +21,7 @@ def write(path: Path, page: Page) -> None:
         (path / "figures").mkdir(parents=True, exist_ok=True)
         inline = {}
         for figure in page.figures:
-            drawing = figure.draw()
+            drawing = draw(figure.picture)
             picture = svg(drawing)
             write_atomically(path / "figures" / f"{figure.name}.svg", picture.encode())
             write_atomically(path / "figures" / f"{figure.name}.png", png(drawing))

@@ -14,9 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from experiments.shared import progress, tables
+from experiments import floor
+from experiments.shared import progress
 from experiments.shared.progress import ProgressLine
+from profiling.results.metrics import Measured
 from profiling.results.record import RunFolder
+from reports.build import study
+from reports.printers.console import print_blocks, rich_tables, show, show_section
+from reports.sections.brief import brief, expected, ladder_table
 from variants.ladder import ladder
 
 ESCAPE = "\x1b"
@@ -50,32 +55,41 @@ def run() -> RunFolder:
     return run
 
 
+def summary(console: Console, run: RunFolder) -> None:
+    show(console, brief(study(run)), f"Report: {run.path}")
+
+
+def live(run: RunFolder) -> Any:
+    table = ladder_table(Measured(run.data))
+    return rich_tables(table, 80)[0] if table else None
+
+
 TABLES: dict[str, Callable[[Console, RunFolder], None]] = {
-    "list": lambda console, run: tables.print_list(console, ladder(), "cpu"),
-    "prediction": lambda console, run: tables.print_prediction(console, run.data),
-    "summary": lambda console, run: tables.print_summary(console, run),
-    "live": lambda console, run: console.print(tables.live_ladder(run.data)),
+    "list": lambda console, run: print_blocks(console, [floor._list(ladder(), "cpu")]),
+    "prediction": lambda console, run: show_section(console, expected(study(run))),
+    "summary": summary,
+    "live": lambda console, run: console.print(live(run)),
 }
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_tables_fit_80_columns_and_are_plain(name: str, run: RunFolder) -> None:
     text = printed(lambda console: TABLES[name](console, run))
-    lines = [line for line in text.splitlines() if not line.startswith("report: ")]  # a path is never broken
+    lines = [line for line in text.splitlines() if not line.startswith("Report: ")]  # a path is never broken
     assert max(map(len, lines)) <= 80
     assert ESCAPE not in text and "…" not in text
 
 
 def test_no_number_and_no_name_is_cut(run: RunFolder) -> None:
-    text = printed(lambda console: tables.print_summary(console, run))
-    count = text.count("x floor")
-    assert text.count(f" {LONG} ") == text.count(" naive ") == count > 1
+    text = printed(lambda console: summary(console, run))
+    assert text.count(f" {LONG} ") == text.count(" naive ") > 1  # what does not fit goes on below
     for context in run.data["workload"]["contexts"]:
         assert f"ctx {context}" in text
 
 
 def test_live_ladder_before_anything_is_measured(run: RunFolder) -> None:
-    assert tables.live_ladder({**run.data, "samples": []}) is None
+    run.data["samples"] = []
+    assert live(run) is None
 
 
 class Terminal(io.StringIO):
@@ -145,11 +159,11 @@ def test_nothing_is_drawn_between_calls(monkeypatch: pytest.MonkeyPatch, run: Ru
     monkeypatch.setattr(sys, "stderr", Terminal())
     monkeypatch.setenv("TERM", "xterm")
     before = threading.active_count()
-    with ProgressLine(quiet=False, table=lambda: tables.live_ladder(run.data)) as progress:
+    with ProgressLine(quiet=False, table=lambda: live(run)) as progress:
         progress("rounds", 1, 4)
         shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
         assert threading.active_count() == before
-        assert "rounds: 1/4" in shown and "x floor" in shown
+        assert "rounds: 1/4" in shown and "Step, ms" in shown
         progress.pause()
         paused = sys.stderr.getvalue()  # type: ignore[attr-defined]
         progress.pause()
@@ -164,7 +178,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm-256color")
     out = Terminal()
     run = RunFolder.load(GOLDEN)
-    tables.print_summary(Console(file=out, width=80, highlight=False), run)
+    summary(Console(file=out, width=80, highlight=False), run)
     codes = {part.split("m")[0] for part in out.getvalue().split(f"{ESCAPE}[")[1:]}
     assert codes <= {"0", "1", "2", "3", "1;2"}, codes
 

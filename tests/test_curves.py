@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from profiling.results.stats import Interval
-from reports import curves
-from reports.experiment import draw
-from reports.shown import Curves
+from reports.drawing import draw
+from reports.drawing.curves import spread
+from reports.pictures import Curves
 
 CURVES = {"naive": [(10, 150.0), (1000, 3000.0)]} | {
     f"onelaunch-rung{n}": [(10, 45 + n / 50), (1000, 48 - n / 40)] for n in range(20)
@@ -34,7 +33,10 @@ def names_from_the_top(figure: Figure) -> list[str]:
 @pytest.mark.parametrize("rungs", [1, 5, 9, 21])
 def test_the_steps_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
     shown = dict(list(CURVES.items())[:rungs])
-    found = names_from_the_top(curves.context(shown, list(shown)[1:], [(10, 16.0), (1000, 20.0)]))
+    floor = {"memory floor": [(10, 16.0), (1000, 20.0)]}
+    cached = {name: [] if name == "naive" else points for name, points in shown.items()}
+    enlarged = Curves("tokens", "ms", cached, floor, log_x=False, log_y=False)
+    found = names_from_the_top(draw([Curves("tokens", "ms", shown, floor), enlarged]))
     found.remove("naive")  # stands in the picture of all, where it ends
     del shown["naive"]
     assert found == [*sorted(shown, key=lambda name: -shown[name][-1][1]), "memory floor"]
@@ -43,28 +45,31 @@ def test_the_steps_curves_are_named_in_the_order_of_their_ends(rungs: int) -> No
 @pytest.mark.parametrize("rungs", [5, 9, 20])
 def test_the_excess_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
     shown = {
-        name: [(width, Interval(ms - 3, ms, ms + 3)) for width, ms in points]
+        name: [(width, ms, ms - 3, ms + 3) for width, ms in points]
         for name, points in list(CURVES.items())[1 : rungs + 1]
     }
-    found = names_from_the_top(curves.excess(shown, list(CURVES)))
-    assert found == sorted(shown, key=lambda name: -shown[name][-1][1].mid)
+    lines = {name: shown.get(name, []) for name in CURVES}
+    found = names_from_the_top(draw([Curves("width", "ms", lines, log_x=False, log_y=False)]))
+    assert found == sorted(shown, key=lambda name: -shown[name][-1][1])
 
 
 @settings(max_examples=200, deadline=None)
 @given(heights=st.lists(st.floats(0, 1), max_size=21).map(sorted))
 def test_places_keep_order_and_gap_and_stay_where_there_is_room(heights: list[float]) -> None:
     gap = 1 / 21
-    places = curves.spread(heights, gap)
+    places = spread(heights, gap)
     assert len(places) == len(heights) and all(-1e-9 <= place <= 1 + 1e-9 for place in places)
     assert all(above - below >= gap - 1e-9 for below, above in pairwise(places))
     if all(above - below >= gap for below, above in pairwise(heights)):
         assert places == pytest.approx(heights)
 
 
-@pytest.mark.parametrize(("xs", "labels"), [((10, 100, 1000), [10, 100, 1000]), ((3, 495, 496, 3095), None)])
+@pytest.mark.parametrize(
+    ("xs", "labels"), [((10, 100, 1000), [10, 100, 1000]), ((2.5, 495, 496, 3095), None)]
+)
 def test_points_are_labelled_where_their_labels_stand_apart(
     xs: tuple[float, ...], labels: list[float] | None
 ) -> None:
-    figure = draw(Curves("", "MB", "ms", {"step": [(x, x) for x in xs]}))
+    figure = draw([Curves("MB", "ms", {"step": [(x, x) for x in xs]})])
     ticks = list(figure.axes[0].get_xticks())
     assert ticks == labels if labels else not set(ticks) & set(xs)

@@ -24,7 +24,7 @@ from profiling.measure.workload import Workload
 from profiling.results import roofline
 from profiling.results.generations import Loops
 from profiling.results.record import RunFolder
-from reports import experiment as report
+from reports import build as report
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -52,16 +52,21 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
     return folders
 
 
+def verdict_of(run: RunFolder) -> str:
+    text: str = run.data["page"]["sections"][0]["blocks"][-1]["text"]
+    return text
+
+
 @pytest.mark.parametrize("name", MEASURING)
 def test_a_run_is_complete_and_reported(ran: dict[str, RunFolder], name: str) -> None:
     run = ran[name]
     assert run.data["status"] == "complete" and run.data["experiment"] == name
     assert run.data["warnings"] == []
     text = (run.path / "report.md").read_text(encoding="utf-8")
-    assert run.data["shown"]["verdict"] in text and f"figures/{name}.png" in text
+    assert verdict_of(run) in text and f"figures/{name}.png" in text
     assert (run.path / "figures" / f"{name}.png").stat().st_size > 1000
-    assert "?" in run.data["shown"]["question"]
-    assert run.data["shown"]["verdict"].startswith("Claim ")
+    question, verdict = run.data["page"]["sections"][0]["blocks"]
+    assert "?" in question["text"] and verdict["text"].startswith("**Claim ")
 
 
 @pytest.mark.parametrize("name", MEASURING)
@@ -125,7 +130,7 @@ def test_every_context_is_timed_after_the_proof(ran: dict[str, RunFolder]) -> No
     assert {(s["variant"], s["context"]) for s in record["samples"]} >= {
         (name, n) for name in ("naive", "cat", "sdpa") for n in (6, 20)
     }
-    titles = [table["title"] for table in record["shown"]["tables"]]
+    titles = [b["title"] for b in record["page"]["sections"][1]["blocks"] if b["kind"] == "table"]
     assert len(titles) == 3 and "peak" in titles[1] and "95 %" in titles[2]
 
 
@@ -271,7 +276,7 @@ def test_measured_figures_hold_within_a_tenth() -> None:
 
 def test_all_claims_stand_in_the_merged_table_once() -> None:
     rows = claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
-    done = [articles.Done("work", {"claims": rows}, None), articles.Done("batch", {}, None, "boom")]
+    done = [articles.Done("work", claims=rows), articles.Done("batch", failure="boom")]
     merged = articles.merged(done)
     assert sorted(row["key"] for row in merged) == sorted(PUBLISHED)
     by_key = {row["key"]: row for row in merged}

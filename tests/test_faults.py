@@ -101,7 +101,7 @@ def test_a_hole_makes_the_claim_fail() -> None:
     hole = Finding("some bug", "case 0", "sdpa", "", [1, 2], [1, 3], "", [], "")
     made = outcome([hole])
     assert made.verdict.startswith("Claim does not hold here: 0 of 1 silent bugs")
-    assert "faults.caught" in made.verdict and made.tables[1].rows[0][-1] == "HOLE"
+    assert "faults.caught" in made.verdict and made.measured[1].rows[0][-1] == "HOLE"
 
 
 def test_the_difference_starts_one_token_early() -> None:

@@ -33,7 +33,11 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None:
-    tables = {table["title"]: table["rows"] for table in ran.data["shown"]["tables"]}
+    tables = {
+        block["title"]: block["rows"]
+        for block in ran.data["page"]["sections"][1]["blocks"]
+        if block["kind"] == "table"
+    }
     values = {title: [row[0] for row in rows] for title, rows in tables.items()}
     assert values == {
         "Over context": ["6", "20"],
@@ -64,7 +68,7 @@ def test_every_point_is_proven_and_keeps_its_own_record(ran: RunFolder) -> None:
 
 def test_the_report_says_what_the_console_says(ran: RunFolder) -> None:
     text = (ran.path / "report.md").read_text(encoding="utf-8")
-    assert ran.data["shown"]["verdict"] in text and "memory floor" in text
+    assert ran.data["page"]["sections"][0]["blocks"][-1]["text"] in text and "memory floor" in text
     assert (ran.path / "figures" / "growth.png").stat().st_size > 1000
 
 

@@ -278,5 +278,5 @@ def test_the_report(ran: tuple[RunFolder, str]) -> None:
     text = (run.path / "report.md").read_text(encoding="utf-8")
     assert text == before
     assert "dynamic cache" in text and run.data["engines"]["transformers"]["version"] in text
-    assert run.data["shown"]["verdict"] in text and "The articles" not in text
+    assert run.data["page"]["sections"][0]["blocks"][-1]["text"] in text and "The articles" not in text
     assert (run.path / "figures" / "peers.png").stat().st_size > 1000

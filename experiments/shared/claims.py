@@ -5,10 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from rich.table import Table
-
 from experiments.shared.published import PUBLISHED, Check
-from experiments.shared.ruled import ruled
 
 TOLERANCE = 0.1  # a measured figure of another machine holds here if it differs by no more than a tenth
 
@@ -37,22 +34,6 @@ def rows(checks: Sequence[Check]) -> list[dict[str, object]]:
         }
         for check in checks
     ]
-
-
-def summary(checks: Sequence[Check]) -> dict[str, object]:
-    """What `--json` says of the claims."""
-    broken = [check.key for check in checks if not check.holds]
-    return {"figures": len(checks), "hold": len(checks) - len(broken), "broken": broken}
-
-
-def table(checks: Sequence[Check]) -> Table:
-    """Article, claim, published value, value here where it differs, holds."""
-    shown = ruled("Published figures", ("article", "claim", "published"), ("here", "holds"))
-    for check in checks:
-        figure = PUBLISHED[check.key]
-        here = "the same" if check.here == figure.value else check.here
-        shown.add_row(str(figure.article), figure.claim, figure.value, here, "yes" if check.holds else "no")
-    return shown
 
 
 def verdict(

@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from reports.page import Block, Bullets, Code, Figure, Page, Sentence, Table, Timeline
+from reports.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
 from reports.printers.marks import marked, printable
 
 MIN_WRAPPED = 16  # characters: a column of text is not wrapped into less
@@ -25,11 +25,15 @@ def show(console: Console, page: Page, *files: str) -> None:
     answer, *others = page.sections
     for section in others:
         if not section.detail:
-            console.print(Rule(_text(section.title), align="left", style="dim"))
-            print_blocks(console, section.blocks)
+            show_section(console, section)
     for file in files:
         _print(console, Code(file))
     print_blocks(console, answer.blocks)
+
+
+def show_section(console: Console, section: Section) -> None:
+    console.print(Rule(_text(section.title), align="left", style="dim"))
+    print_blocks(console, section.blocks)
 
 
 def print_blocks(console: Console, blocks: Sequence[Block]) -> None:
@@ -49,7 +53,7 @@ def _print(console: Console, block: Block) -> None:
         case Table():
             for table in rich_tables(block, console.width):
                 console.print(table)
-        case Figure() | Timeline():
+        case Figure():
             pass
         case _:
             assert_never(block)

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import asdict
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from reports.page import Page, Timeline
+from reports.drawing.colours import colour
+from reports.page import Block, Figure, Page
+from reports.pictures import Steps
 from reports.printers.marks import marked, printable
 
 
@@ -27,7 +30,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"marked": _marked, "printable": printable, "timeline_json": _timeline_json}
+    environment.filters |= {"marked": _marked, "printable": printable, "colours": _colours, "steps": _steps}
+    environment.tests["zoomable"] = _zoomable
     return environment
 
 
@@ -47,9 +51,21 @@ def _code(text: str) -> str:
     return f"<code>{escape(text)}</code>"
 
 
-def _timeline_json(block: Timeline) -> Markup:
+def _zoomable(block: Block) -> bool:
+    return isinstance(block, Figure) and isinstance(block.picture, Steps)
+
+
+def _colours(figure: Figure) -> dict[str, str]:
+    """What the bars' colours mean; without a device what no op covers is Python."""
+    assert isinstance(figure.picture, Steps)
+    outside = [] if any(step["rows"] for step in figure.picture.steps) else ["python"]
+    return {kind: colour(kind) for kind in [*outside, *figure.picture.kinds]}
+
+
+def _steps(figure: Figure) -> Markup:
     """Data for a script element, which ends at the first `</`."""
-    text = orjson.dumps({**block.data, "colours": block.colours}).decode()
+    assert isinstance(figure.picture, Steps)
+    text = orjson.dumps({**asdict(figure.picture), "colours": _colours(figure)}).decode()
     return Markup(text.replace("<", "\\u003c"))  # nothing left that HTML could take for a tag
 
 

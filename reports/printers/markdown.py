@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from reports.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table, Timeline
+from reports.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
 from reports.printers.marks import marked, printable
 
 TAG = re.compile(r"<(?=[A-Za-z/!?])")  # only this begins HTML, and `](` only a link
@@ -34,8 +34,6 @@ def _block(block: Block) -> list[str]:
             return _table(block)
         case Figure():
             return _figure(block)
-        case Timeline():
-            return _figure(block.picture)
     assert_never(block)
 
 

@@ -27,23 +27,28 @@ FOR_MANAGERS = {
 }
 
 
+TITLE = "Does launch overhead set the floor?"
+
+
 def answer(study: Study) -> Section:
+    blocks: list[Block] = [*said(study)]
+    if numbers := study.judged.numbers:
+        blocks += [_numbers(study, numbers), Sentence("The rules:"), Bullets(RULES)]
+    return Section(TITLE, blocks)
+
+
+def said(study: Study) -> list[Sentence]:
+    """For who wants to know, and for who wants to check; before that, if the run is unfinished."""
     judged = study.judged
-    blocks: list[Block] = []
-    if study.record["status"] != "complete":
-        blocks.append(
-            Sentence(
-                "**This run is unfinished**: it is still running, or it was interrupted. What it has not "
-                "measured is missing."
-            )
-        )
-    blocks += [
+    unfinished = (
+        "**This run is unfinished**: it is still running, or it was interrupted. What it has not measured is "
+        "missing."
+    )
+    return [
+        *([Sentence(unfinished)] if study.record["status"] != "complete" else []),
         Sentence(f"**{judged.word}**. {FOR_MANAGERS[judged.word]}.{_gain(study)}"),
         Sentence(f"To check: {_check(study)}"),
     ]
-    if judged.numbers:
-        blocks += [_numbers(study, judged.numbers), Sentence("The rules:"), Bullets(RULES)]
-    return Section("Does launch overhead set the floor?", blocks)
 
 
 def _gain(study: Study) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from profiling.results.metrics import closest_check
-from reports import figures
 from reports.numbers import code, megabytes, number, percent
 from reports.page import Figure, Section, Sentence, Table
+from reports.pictures import Bar, Bars
 from reports.study import Study
 
 GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
@@ -32,7 +33,7 @@ def price(study: Study) -> Section | None:
     return Section(
         "The price of each variant",
         [
-            Figure("price", f"{alt}.", "Warm-up and memory of each variant.", lambda: figures.price(bars)),
+            Figure("price", f"{alt}.", "Warm-up and memory of each variant.", _panels(bars)),
             Sentence(
                 "Warm-up: building the decoder and stepping until nothing compiles, records or allocates. "
                 "Artefacts: what was compiled, recorded or captured, one per bucket of slots, seconds each."
@@ -40,6 +41,17 @@ def price(study: Study) -> Section | None:
             Table(["variant", "warm-up, s", "compiled steps, s", *heads], rows),
         ],
     )
+
+
+def _panels(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> list[Bars]:
+    """Per variant warm-up in s, and memory in bytes by what holds it."""
+    seconds = [Bar(name, {"warm-up": s}, f"{number(s)} s") for name, (s, _) in bars.items()]
+    held = [k for k in MEMORY if k != "allocated_bytes"]
+    memory = [
+        Bar(name, {k.removesuffix("_bytes"): (m[k] or 0) / 1e6 for k in held})
+        for name, (_, m) in bars.items()
+    ]
+    return [Bars("warm-up, s", seconds, log_x=True), Bars("memory, MB", memory)]
 
 
 def _compiled_steps(entry: dict[str, Any]) -> str:

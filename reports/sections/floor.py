@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from profiling.results.effects import compare_readings
-from reports.curves import excess as draw_excess
 from reports.numbers import code, interval, joined, megabytes, number
 from reports.page import Block, Bullets, Figure, Section, Sentence, Table
+from reports.pictures import Curves
 from reports.study import Study
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
@@ -64,7 +64,9 @@ def _width_figure(study: Study) -> list[Block]:
         f"Step less its own read over the model's width, at context {study.short}; a flat line is a fixed "
         "price."
     )
-    return [Figure("excess", f"{alt}.", caption, lambda: draw_excess(curves, study.timed))]
+    lines = {name: [(w, e.mid, e.low, e.high) for w, e in curves.get(name, [])] for name in study.timed}
+    widths, less = "width of the model (same layers, same ops)", "step less its own read, ms (95 % interval)"
+    return [Figure("excess", f"{alt}.", caption, [Curves(widths, less, lines, log_x=False, log_y=False)])]
 
 
 def memory_floor(study: Study) -> Section | None:
@@ -107,29 +109,33 @@ def memory_floor(study: Study) -> Section | None:
     )
 
 
+PREDICTED = ("MB read", "M MACs", "computing ops", "memory, ms", "arithmetic, ms")
+
+
+def predicted(study: Study) -> dict[str, list[str]]:
+    """By variant what its step at the smallest context should need and cost, as `PREDICTED` names it."""
+    rows = {}
+    for name, entry in study.variants.items():
+        expected = entry.get("prediction", {}).get(str(study.short)) if study.measured.contexts else None
+        if expected:
+            rows[name] = [
+                megabytes(expected["bytes"]),
+                number(expected["macs"] / 1e6),
+                str(entry["ops"]["computing_ops"]),
+                number(expected["memory_ms"]),
+                number(expected["arithmetic_ms"]),
+            ]
+    return rows
+
+
 def prediction(study: Study) -> Section | None:
     rows = []
-    for name, entry in study.variants.items():
-        predicted = entry.get("prediction", {}).get(str(study.short)) if study.measured.contexts else None
-        if not predicted:
-            continue
+    for name, cells in predicted(study).items():
         floor = study.measured.memory_floor_ms(name, study.short)
         step = study.measured.step_quantiles(name, study.short)
-        rows.append(
-            [
-                code(name),
-                megabytes(predicted["bytes"]),
-                number(predicted["macs"] / 1e6),
-                str(entry["ops"]["computing_ops"]),
-                number(predicted["memory_ms"]),
-                number(predicted["arithmetic_ms"]),
-                number(floor),
-                number(step["median"] if step else None),
-            ]
-        )
+        rows.append([code(name), *cells, number(floor), number(step["median"] if step else None)])
     if not rows:
         return None
-    heads = ["variant", "MB read", "M MACs", "computing ops", "memory, ms", "arithmetic, ms"]
     return Section(
         "Predicted before anything was timed",
         [
@@ -138,7 +144,7 @@ def prediction(study: Study) -> Section | None:
                 "ceilings measured beforehand give them; in the last two columns what was measured "
                 "afterwards."
             ),
-            Table([*heads, "memory floor measured, ms", "step measured, ms"], rows),
+            Table(["variant", *PREDICTED, "memory floor measured, ms", "step measured, ms"], rows),
         ],
     )
 

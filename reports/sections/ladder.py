@@ -7,10 +7,9 @@ from typing import Any
 from profiling.results.effects import effects as measured_effects
 from profiling.results.effects import expectations as measured_expectations
 from profiling.results.effects import unstable
-from reports import figures
-from reports.curves import context as draw_context
 from reports.numbers import code, interval, number, percent
 from reports.page import Block, Figure, Section, Sentence, Table
+from reports.pictures import Bar, Bars, Curves
 from reports.sections.cost import GATES
 from reports.study import Study
 
@@ -85,7 +84,15 @@ def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
         f"the memory floor of its own bytes, {number(quickest[2])} ms for {quickest[0]}."
     )
     caption = f"Median step at context {study.short} against the memory floor of the same bytes."
-    return Figure("ladder", alt, caption, lambda: figures.ladder(bars, study.short))
+    rows_drawn = [_bar(*bar) for bar in bars]
+    return Figure("ladder", alt, caption, [Bars(f"median step at context {study.short}, ms", rows_drawn)])
+
+
+def _bar(name: str, step: float, floor: float | None, ratio: float | None) -> Bar:
+    """A step in ms, up to the memory floor and above it."""
+    reached = min(step, floor or 0.0)
+    text = f"{number(step)} ms" + ("" if ratio is None else f"  ({number(ratio)} x floor)")
+    return Bar(name, {"up to the memory floor": reached, "above it": step - reached}, text, floor)
 
 
 def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Sentence]:
@@ -217,10 +224,16 @@ def context(study: Study) -> Section | None:
         f"{name} from {number(points[0][1])} to {number(points[-1][1])} ms" for name, points in curves.items()
     )
     caption = f"Median step over context, and the memory floor of `{of}`."
+    tokens, bounds = "context: tokens in the cache", {"memory floor": floors}
+    enlarged = {name: points if name in cached else [] for name, points in curves.items()}
+    panels = [
+        Curves(tokens, "median step, ms", curves, bounds, title="all"),
+        Curves(tokens, "median step, ms", enlarged, bounds, log_x=False, log_y=False, title="with a cache"),
+    ]
     return Section(
         "Step over context",
         [
-            Figure("context", f"{alt}.", caption, lambda: draw_context(curves, cached, floors)),
+            Figure("context", f"{alt}.", caption, panels),
             Sentence(
                 "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
                 "its bucket."

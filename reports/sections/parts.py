@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from profiling.results.effects import rest
-from reports import figures
 from reports.numbers import code, count, joined, number
-from reports.page import Block, Bullets, Figure, Section, Sentence, Table, Timeline
+from reports.page import Block, Bullets, Figure, Section, Sentence, Table
+from reports.pictures import Bar, Bars, Steps
 from reports.study import Study
 
 COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
@@ -26,7 +26,7 @@ def parts(study: Study) -> Section | None:
             "Means per traced step; the parts sum to the step. A trace gives shares and counts: its times "
             "contain the profiler's own cost (last column: step under the profiler over step without)."
         ),
-        Figure("parts", f"{alt}.", caption, lambda: figures.parts(traced)),
+        Figure("parts", f"{alt}.", caption, [_bars(traced)]),
         _parts_table(study, traced, kinds),
         *_rest(study),
     ]
@@ -38,6 +38,14 @@ def parts(study: Study) -> Section | None:
     if problems:
         blocks += [Sentence("Traces that are not to be trusted:"), Bullets(problems)]
     return Section("Where the time goes", blocks)
+
+
+def _bars(traced: dict[str, dict[str, float]]) -> Bars:
+    rows = []
+    for name, ms in traced.items():
+        stacked = {part: value for part, value in ms.items() if part != "step"}
+        rows.append(Bar(name, stacked, f"{number(ms['step'])} ms"))
+    return Bars("per traced step, the profiler's cost included, ms", rows)
 
 
 def _parts_table(study: Study, traced: dict[str, dict[str, float]], kinds: list[str]) -> Table:
@@ -111,7 +119,4 @@ def timeline(study: Study) -> Section | None:
     lengths = ", ".join(f"{step['variant']} {number(step['length_us'])} us" for step in data["steps"])
     alt = f"One traced step each of {names.replace('`', '')} on one time axis, op by op: {lengths}."
     caption = f"One step of {names} on the same time axis, as traced."
-    outside = [] if any(step["rows"] for step in data["steps"]) else ["python"]
-    colours = {kind: figures.colour(kind) for kind in [*outside, *data["kinds"]]}
-    picture = Figure("timeline", alt, caption, lambda: figures.timeline(data))
-    return Section("One step, op by op", [Timeline(data, colours, picture)])
+    return Section("One step, op by op", [Figure("timeline", alt, caption, Steps(**data))])

@@ -1,9 +1,8 @@
 "use strict";
 // Draws the steps in the page's data on one time axis. Drag moves, the wheel with Ctrl or Shift zooms, so
 // that the page still scrolls; + - 0 and the arrow keys do the same.
-(() => {
-  const root = document.querySelector(".timeline");
-  const data = JSON.parse(document.getElementById("timeline-data").textContent);
+function timeline(root) {
+  const data = JSON.parse(root.querySelector("script").textContent);
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
   const ROW = 20, GAP = 14, TOP = 24, LEFT = 108;
   const whole = Math.max(...data.steps.map((step) => step.length_us));
@@ -139,4 +138,5 @@
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   addEventListener("resize", draw);
   draw();
-})();
+}
+document.querySelectorAll(".timeline").forEach(timeline);

@@ -1,15 +1,15 @@
-"""What `experiments.sizing` prints: shape, cache over context and batch, heads, precisions, plan."""
+"""Parts of the page of `experiments.sizing`: shape, cache over context and batch, heads, precisions, plan."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from rich.table import Table
-
-from experiments.shared.ruled import ruled
 from profiling.sizing.capacity import GIB, Plan, doubling
 from profiling.sizing.model_shape import KV_FORMATS, KvFormat, ModelShape, kv_bytes, kv_token_bytes
+from reports.experiment import curves
+from reports.page import Code, Figure, Section, Sentence, Table
+from reports.pictures import Curves, level
 
 
 def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
@@ -38,20 +38,19 @@ def outgrown(at: Mapping[int, int | None]) -> Iterator[str]:
 
 def sizes_table(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Table:
     """Cache over context and batch, the largest batch against the weights."""
-    columns = [f"batch {batch}" for batch in batches]
-    columns.append(f"batch {batches[-1]} / weights")
-    table = ruled("Cache, GiB", ("context",), tuple(columns))
+    heads = ("context", *(f"batch {batch}" for batch in batches), f"batch {batches[-1]} / weights")
+    rows = []
     for n in contexts:
         sizes = [kv_bytes(shape, n, kv, batch) for batch in batches]
         ratio = f"{sizes[-1] / shape.weights_bytes:.2f}x" if shape.weights_bytes else "unknown"
-        table.add_row(f"{n:,}", *(f"{size / GIB:.2f}" for size in sizes), ratio)
-    return table
+        rows.append((f"{n:,}", *(f"{size / GIB:.2f}" for size in sizes), ratio))
+    return Table(heads, rows, title="Cache, GiB")
 
 
 def heads_table(shape: ModelShape, kv: KvFormat, context: int, batch: int) -> Table:
     """The cache with as many KV heads as query heads, with eight, with one, and as the model is."""
     title = f"KV heads, at {context:,} tokens and batch {batch}"
-    table = ruled(title, ("attention",), ("KV heads", "bytes/token", "GiB", "smaller by"))
+    rows = []
     names = {shape.n_head: "multi-head", 1: "multi-query"}
     if shape.n_head % 8 == 0:
         names.setdefault(8, "grouped")
@@ -59,50 +58,61 @@ def heads_table(shape: ModelShape, kv: KvFormat, context: int, batch: int) -> Ta
     for heads, name in sorted(names.items(), reverse=True):
         other = replace(shape, n_kv_head=heads)
         size = kv_bytes(other, context, kv, batch)
-        table.add_row(
-            name,
-            str(heads),
-            f"{kv_token_bytes(other, kv):,}",
-            f"{size / GIB:.2f}",
-            f"{shape.n_head / heads:g}x",
-        )
-    return table
+        cells = (f"{kv_token_bytes(other, kv):,}", f"{size / GIB:.2f}", f"{shape.n_head / heads:g}x")
+        rows.append((name, str(heads), *cells))
+    return Table(("attention", "KV heads", "bytes/token", "GiB", "smaller by"), rows, title=title)
 
 
 def dtypes_table(shape: ModelShape, context: int, batch: int) -> Table:
     """The cache in every precision; int8 carries a float32 scale per token and KV head."""
-    table = ruled(f"KV dtype, {context:,} tokens, batch {batch}", ("stored as",), ("bytes/token", "GiB"))
+    rows = []
     for name, kv in KV_FORMATS.items():
         size = kv_bytes(shape, context, kv, batch)
-        table.add_row(name, f"{kv_token_bytes(shape, kv):,}", f"{size / GIB:.2f}")
-    return table
+        rows.append((name, f"{kv_token_bytes(shape, kv):,}", f"{size / GIB:.2f}"))
+    title = f"KV dtype, {context:,} tokens, batch {batch}"
+    return Table(("stored as", "bytes/token", "GiB"), rows, title=title)
 
 
 def doubling_table(shape: ModelShape, kv: KvFormat, context: int) -> Table:
     """What doubles when the context doubles, and what quadruples."""
-    table = ruled(f"Context doubled, from {context:,} tokens", ("what",), ("becomes",))
-    for what, times in doubling(shape, kv, context).items():
-        table.add_row(what, f"{times:.2f}x")
-    return table
+    rows = [(what, f"{times:.2f}x") for what, times in doubling(shape, kv, context).items()]
+    return Table(("what", "becomes"), rows, title=f"Context doubled, from {context:,} tokens")
 
 
-def plan_lines(
-    shape: ModelShape, plans: dict[int, Plan], memory: tuple[float, float, float]
-) -> Iterator[str | Table]:
+def sizes_figure(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Figure:
+    """The cache over context, a line per batch, beside the weights."""
+    lines = {f"batch {b}": [(n, kv_bytes(shape, n, kv, b) / GIB) for n in contexts] for b in batches}
+    weights = {} if shape.weights_bytes is None else {"weights": level(contexts, shape.weights_bytes / GIB)}
+    caption = "The cache grows with context times batch, the weights do not."
+    return curves("sizing", caption, Curves("context, tokens a request", "GiB", lines, weights))
+
+
+def plan_section(
+    shape: ModelShape, plans: dict[int, Plan], memory: tuple[float, float, float], command: str | None
+) -> Section:
     """How many tokens and requests fit. `memory`: device GiB, usable share, GiB for other things."""
     device_gib, utilisation, other_gib = memory
     some = next(iter(plans.values()))
-    yield (
-        f"Of {device_gib:g} GiB x {utilisation:g} the weights and {other_gib:g} GiB for other things leave\n"
-        f"{some.free_bytes / GIB:.2f} GiB for the cache"
-        + (f" = {some.tokens:,} tokens" if some.tokens is not None else "")
-        + ("" if other_gib else " (activations and graphs not counted: --other-gib)")
-    )
-    table = ruled("Plan", ("context",), ("one request, GiB", "requests at once"))
+    tokens = f" = {some.tokens:,} tokens" if some.tokens is not None else ""
+    others = "" if other_gib else " (activations and graphs not counted: --other-gib)"
+    rows = []
     for n, fits in plans.items():
         beyond = shape.max_context is not None and n > shape.max_context
         name = f"{n:,}{' (beyond the model)' if beyond else ''}"
-        table.add_row(name, f"{fits.request_bytes / GIB:.2f}", f"{fits.requests:,}")
-    yield table
+        rows.append((name, f"{fits.request_bytes / GIB:.2f}", f"{fits.requests:,}"))
     longest = "any length" if some.longest is None else f"{some.longest:,} tokens"
-    yield f"Longest single request that fits: {longest}"
+    vllm = (
+        [Sentence("In vLLM:"), Code(command)] if command else [Sentence("No request of these contexts fits.")]
+    )
+    return Section(
+        "What fits",
+        [
+            Sentence(
+                f"Of {device_gib:g} GiB x {utilisation:g} the weights and {other_gib:g} GiB for other things "
+                f"leave {some.free_bytes / GIB:.2f} GiB for the cache{tokens}{others}."
+            ),
+            Table(("context", "one request, GiB", "requests at once"), rows),
+            Sentence(f"Longest single request that fits: {longest}."),
+            *vllm,
+        ],
+    )

@@ -1,7 +1,6 @@
 """The look of every picture, and how it becomes a file or a part of a page.
 
-800 px wide, so that a README shows it as it is; Okabe and Ito's colours, which colour-blind readers can tell
-apart, in an order that differs in brightness too.
+800 px wide, so that a README shows it as it is.
 """
 
 from __future__ import annotations
@@ -15,21 +14,9 @@ from typing import Any, ParamSpec
 import matplotlib
 from matplotlib.figure import Figure
 
+from reports.drawing.colours import INK, LINE, PAPER
+
 WIDTH_IN, PNG_DPI = 8.0, 200  # an SVG's inch is 72 points, which a page shows as 100 px of 800
-INK, LINE, PAPER = "#1f2328", "#d1d9e0", "#ffffff"
-BLUE, ORANGE, GREEN, SKY, VERMILION, PURPLE, YELLOW, GREY = (
-    "#0072B2",
-    "#E69F00",
-    "#009E73",
-    "#56B4E9",
-    "#D55E00",
-    "#CC79A7",
-    "#C9B800",
-    "#8C959F",
-)
-VIOLET, PALE = "#5F4B8B", "#B9C3CC"
-SERIES = (BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW)
-MARKERS = "osD^vPX"
 STYLE: Any = {
     "font.size": 9,
     "axes.titlesize": 9,

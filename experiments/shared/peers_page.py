@@ -1,43 +1,38 @@
-"""What `experiments.peers` shows of its record: tables, bars, one line that answers, its report."""
+"""The page of `experiments.peers`, from its record: bars, tables, one line that answers."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from experiments.shared import cli
-from experiments.shared.outcome import as_rich, keep
+from experiments.shared.outcome import page_of, publish
 from profiling.peers.compare import AGAINST, fastest_others, rows, wrong
 from profiling.results.record import RunFolder
+from reports.experiment import bars
 from reports.numbers import interval
-from reports.shown import Bars, Shown
+from reports.page import Block, Bullets, Figure, Table
+from reports.pictures import Bar, Bars
 
 Rows = list[dict[str, Any]]
 
 
-def show(arguments: argparse.Namespace, doc: str, run: RunFolder) -> int:
-    """Store, report and print what was measured."""
+def end(arguments: argparse.Namespace, doc: str, run: RunFolder) -> int:
+    """Keep, report and print what was measured."""
     found = {context: rows(run.data, context) for context in run.data["workload"]["contexts"]}
-    tables = [_steps(context, made) for context, made in found.items()]
-    tables += [_fastest(context, made) for context, made in found.items()]
     first = next(iter(found.values()))
     verdict = _verdict(first)
-    picture = _bars(first, run.data["workload"])
-    keep(doc, run, verdict, [*tables, _settings(run.data["engines"])], picture, _notes(run.data, first))
-    console = cli.console(arguments)
-    for table in tables:
-        console.print(as_rich(table))
-    for name, entry in run.data["engines"].items():
-        if entry["status"] == "left out":
-            console.print(f"- not run: {name}, {entry['reason']}")
-    console.print(f"Run folder: {run.path}", soft_wrap=True)
-    console.print(verdict, soft_wrap=True)
-    if arguments.json:
-        cli.print_json({"run": str(run.path), "contexts": found, "verdict": verdict})
-    return 0
+    measured: list[Block] = [
+        _figure(first, run.data["workload"]),
+        *(_steps(context, made) for context, made in found.items()),
+        *(_fastest(context, made) for context, made in found.items()),
+        _settings(run.data["engines"]),
+        Bullets(_notes(run.data, first)),
+    ]
+    page = page_of(doc, run, verdict, measured)
+    return publish(arguments, run, page, contexts=found, verdict=verdict)
 
 
-def _steps(context: int, made: Rows) -> Shown:
+def _steps(context: int, made: Rows) -> Table:
     cells = [
         (
             row["precision"],
@@ -51,10 +46,10 @@ def _steps(context: int, made: Rows) -> Shown:
         for row in made
     ]
     heads = ("precision", "engine", "version", "median ms", "p95 ms", "over one launch", "as sdpa")
-    return Shown(f"Step after a prompt of {context}", heads, cells, text_columns=3)
+    return Table(heads, cells, 3, f"Step after a prompt of {context}")
 
 
-def _fastest(context: int, made: Rows) -> Shown:
+def _fastest(context: int, made: Rows) -> Table:
     cells = [
         (
             precision,
@@ -66,10 +61,11 @@ def _fastest(context: int, made: Rows) -> Shown:
         for precision, (mine, other) in fastest_others(made).items()
     ]
     heads = ("precision", "one launch, ms", "fastest of others", "its ms", "over one launch")
-    return Shown(f"Our one launch and the fastest of others, prompt of {context}", heads, cells)
+    title = f"Our one launch and the fastest of others, prompt of {context}"
+    return Table(heads, cells, title=title)
 
 
-def _settings(engines: dict[str, dict[str, Any]]) -> Shown:
+def _settings(engines: dict[str, dict[str, Any]]) -> Table:
     cells = [
         (
             name,
@@ -78,20 +74,19 @@ def _settings(engines: dict[str, dict[str, Any]]) -> Shown:
         )
         for name, entry in engines.items()
     ]
-    return Shown("Settings", ("engine", "version", "settings"), cells, text_columns=3)
+    return Table(("engine", "version", "settings"), cells, 3, "Settings")
 
 
-def _bars(made: Rows, workload: dict[str, Any]) -> Bars:
-    groups: dict[str, dict[str, tuple[float, str]]] = {}
+def _figure(made: Rows, workload: dict[str, Any]) -> Figure:
+    drawn = []
     for precision in AGAINST:
         of_it = [row for row in made if row["precision"] == precision]
         for row in sorted(of_it, key=lambda row: float(row["step_ms"]["median"])):
             ms, ratio = row["step_ms"]["median"], row["ratio"]
-            text = f"{ms:.2f}" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
-            groups.setdefault(precision, {})[row["name"]] = ms, text
-    caption = f"Median step after a prompt of {workload['contexts'][0]}; ours in blue."
-    ours = [row["name"] for row in made if row["ours"]]
-    return Bars(caption, "median step, ms", groups, ours)
+            text = f"{ms:.2f} ms" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
+            drawn.append(Bar(row["name"], {"ours" if row["ours"] else "others": ms}, text, group=precision))
+    caption = f"Median step after a prompt of {workload['contexts'][0]}."
+    return bars("peers", caption, Bars("median step, ms", drawn))
 
 
 def _notes(record: dict[str, Any], made: Rows) -> list[str]:

@@ -1,0 +1,19 @@
+"""Draws what a figure shows, and computes nothing."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+from reports.drawing.bars import draw_bars
+from reports.drawing.curves import draw_curves
+from reports.drawing.look import styled
+from reports.drawing.steps import draw_steps
+from reports.pictures import Bars, Curves, Picture, Steps
+
+
+@styled
+def draw(picture: Picture) -> Figure:
+    if isinstance(picture, Steps):
+        return draw_steps(picture)
+    curves = [panel for panel in picture if isinstance(panel, Curves)]
+    return draw_curves(curves) if curves else draw_bars([p for p in picture if isinstance(p, Bars)])

@@ -1,0 +1,94 @@
+"""Draws horizontal bars: what each is made of, its text at its end, and a bound on the same axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from reports.drawing.axes import PLAIN
+from reports.drawing.colours import INK, PAPER, colour
+from reports.drawing.look import WIDTH_IN
+from reports.pictures import Bar, Bars
+
+THICK = 0.64  # of a row
+CUT = 2.5  # a bar this many times as long as most of them is drawn broken, so that the others can be read
+MOST_OF_THEM = 0.75
+TEXT_IN = 0.066  # width of a character of a bar's text
+
+
+def draw_bars(panels: Sequence[Bars]) -> Figure:
+    """Panels of the same rows beside each other."""
+    rows = _rows(panels[0].rows)
+    figure = Figure(figsize=(WIDTH_IN, 1.1 + 0.27 * len(rows)), layout="constrained")
+    places = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
+    parts: dict[str, None] = {}
+    for axes, panel in zip(places, panels, strict=True):
+        _draw(axes, panel, len(panels))
+        parts |= dict.fromkeys(part for bar in panel.rows for part, length in bar.parts.items() if length)
+    places[0].set_yticks(range(len(rows)), [row.name if isinstance(row, Bar) else row for row in rows])
+    for label, row in zip(places[0].get_yticklabels(), rows, strict=True):
+        label.set_fontweight("normal" if isinstance(row, Bar) else "bold")
+    places[0].set_ylim(len(rows) - 0.4, -0.6)
+    if len(parts) > 1:
+        handles = [Patch(color=colour(part), label=part.replace("_", " ")) for part in parts]
+        figure.legend(handles=handles, loc="outside upper center", ncols=5)
+    return figure
+
+
+def _rows(bars: Sequence[Bar]) -> list[Bar | str]:
+    """Bars, and above the first of each group its name."""
+    rows: list[Bar | str] = []
+    group = ""
+    for bar in bars:
+        if bar.group != group:
+            rows.append(group := bar.group)
+        rows.append(bar)
+    return rows
+
+
+def _draw(axes: Axes, panel: Bars, abreast: int) -> None:
+    lengths = [sum(bar.parts.values()) for bar in panel.rows]
+    ends = [max(length, bar.mark or 0) for length, bar in zip(lengths, panel.rows, strict=True)]
+    cut = _cut(ends) if not panel.log_x else max(ends)
+    if panel.log_x:
+        axes.set_xscale("log")
+    for row, bar in enumerate(_rows(panel.rows)):
+        if isinstance(bar, Bar):
+            end = _draw_bar(axes, row, bar, cut)
+            axes.text(end, row, f" {bar.text}", va="center", fontsize=8.5)
+    room = max(len(bar.text) for bar in panel.rows) * TEXT_IN / (WIDTH_IN / abreast - 1.4)
+    if panel.log_x:
+        axes.margins(x=0.05 + room)
+    else:
+        axes.set_xlim(0, cut / max(0.3, 1 - room))
+    axes.xaxis.set_major_formatter(PLAIN)
+    axes.set_xlabel(f"{panel.x} (log)" if panel.log_x else panel.x)
+    axes.grid(visible=False, axis="y")
+    axes.tick_params(axis="y", length=0)
+
+
+def _cut(ends: Iterable[float]) -> float:
+    """The length at which the axis ends."""
+    limit = CUT * float(np.quantile(list(ends), MOST_OF_THEM))
+    inside = [end for end in ends if end <= limit]
+    return max(ends) if len(inside) == len(list(ends)) else 1.3 * max(inside)
+
+
+def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
+    """The parts one after the other; returns where the bar ends on the picture."""
+    left = 0.0
+    for part, length in bar.parts.items():
+        shown = min(length, cut - left)
+        if shown > 0:
+            axes.barh(row, shown, THICK, left=left, color=colour(part), edgecolor=PAPER, linewidth=0.4)
+            left += shown
+    if sum(bar.parts.values()) > cut:  # two strokes through it: the text says how long it is
+        for at in (0.955, 0.97):
+            axes.plot([cut * at, cut * (at + 0.008)], [row + 0.45, row - 0.45], color=PAPER, linewidth=2)
+    if bar.mark is not None:
+        axes.plot([bar.mark, bar.mark], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
+    return max(left, bar.mark or 0.0)

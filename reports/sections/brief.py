@@ -1,0 +1,54 @@
+"""What a floor study says on the console: the ladder, what is not in it, warnings, the verdict."""
+
+from __future__ import annotations
+
+from profiling.results.metrics import Measured
+from reports.numbers import interval, number
+from reports.page import Block, Bullets, Page, Section, Sentence, Table
+from reports.sections.about import not_measured, warnings
+from reports.sections.answer import TITLE, said
+from reports.sections.floor import PREDICTED, predicted
+from reports.study import Study
+
+
+def brief(study: Study) -> Page:
+    """For 80 columns; the whole is in the report."""
+    ladder = ladder_table(study.measured)
+    measured: list[Block] = [ladder] if ladder else []
+    if study.timed:
+        measured.append(Sentence(f"A/A, the baseline over itself: {interval(study.measured.aa_ratio)}"))
+    sections = [
+        Section(TITLE, said(study)),
+        Section("The ladder", measured),
+        not_measured(study),
+        warnings(study),
+    ]
+    return Page("", [section for section in sections if section])
+
+
+def ladder_table(found: Measured) -> Table | None:
+    """Steps by context, median and below it p95 and p99; None before anything is measured."""
+    rows = []
+    for row in found.ladder() if found.record.get("samples") else []:
+        if row["measured"]:
+            ratio = row["ratio_to_memory_floor"]
+            steps = [_quantiles(step) for step in row["steps"].values()]
+            rows.append(
+                [row["variant"], *steps, number(row["memory_floor_ms"]), number(ratio.mid if ratio else None)]
+            )
+    heads = ["variant", *(f"ctx {n}" for n in found.contexts), "floor", "x floor"] if rows else []
+    return Table(heads, rows, title="Step, ms: median, below it p95/p99") if rows else None
+
+
+def _quantiles(step: dict[str, float] | None) -> str:
+    if step is None:
+        return ""
+    return f"{number(step['median'])}\n{number(step['p95'])}/{number(step['p99'])}"
+
+
+def expected(study: Study) -> Section:
+    """What the steps should cost, before anything is timed."""
+    context, rate = study.measured.contexts[0], study.record["ceilings"]["read_gb_per_s"]
+    rows = [[name, *cells] for name, cells in predicted(study).items()]
+    table = Table(["variant", *PREDICTED], rows, title=f"Predicted step at context {context}")
+    return Section("Predicted", [table, Bullets([f"from a read rate of {number(rate)} GB/s measured now"])])

@@ -1,0 +1,82 @@
+"""Pictures are data: they are kept and brought back, every axis has numbers, one slow bar hides no other."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reports.drawing import draw
+from reports.drawing.axes import round_numbers
+from reports.page import Bullets, Code, Figure, Page, Section, Sentence, Table
+from reports.pictures import Bar, Bars, Curves, Steps, level
+
+STEPS = Steps(["compute"], ["op"], [{"variant": "a", "length_us": 9, "host": [[[0, 5, 0, 0]]], "rows": []}])
+FIGURES = {
+    "curves": [Curves("tokens", "ms", {"a": [[1, 2], [2, 3]]}, {"floor": [[1, 1], [2, 1]]})],
+    "bars": [Bars("ms", [Bar("a", {"ours": 1.0}, "1 ms", 0.5, "16 bit")])],
+    "steps": STEPS,
+}
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_a_page_is_brought_back_from_a_record_as_it_was(kind: str) -> None:
+    figure = Figure(kind, "what it shows", "caption", FIGURES[kind])
+    blocks = [Sentence("s"), Bullets(["b"]), Code("c"), Table(["x"], [["y"]], 1, "t"), figure]
+    page = Page("title", [Section("first", blocks), Section("second", [], detail=True)])
+    assert Page.restored(json.loads(json.dumps(asdict(page)))) == page
+
+
+@pytest.mark.parametrize("name", ["", "../../x", "A", "a.b", "a b"])
+def test_a_figure_is_never_written_elsewhere(name: str) -> None:
+    with pytest.raises(ValueError, match="cannot be named"):
+        Figure(name, "", "", STEPS)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.floats(1e-6, 1e6), st.floats(1.02, 1e6))
+def test_a_logarithmic_axis_has_numbers_however_short_or_long_it_is(low: float, ratio: float) -> None:
+    ticks = round_numbers(low, low * ratio)
+    assert 2 <= len(ticks) <= 8 and ticks == sorted(set(ticks))
+    assert all(low <= tick <= low * ratio for tick in ticks)
+
+
+@pytest.mark.parametrize("log_y", [True, False])
+@pytest.mark.parametrize("high", [16.4, 21.0, 4000.0])
+def test_every_axis_has_numbers(high: float, log_y: bool) -> None:
+    figure = draw([Curves("tokens", "ms", {"a": [[10, 16.0], [1000, high]]}, log_y=log_y)])
+    (axes,) = figure.axes
+    for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
+        shown = [
+            t for t in axis.get_major_ticks() if limits[0] <= t.get_loc() <= limits[1] and t.label1.get_text()
+        ]
+        assert len(shown) >= 2
+
+
+def test_one_slow_engine_does_not_hide_what_the_others_take() -> None:
+    lengths = [10.0, 12.0, 20.0, 30.0, 235.0]
+    bars = [Bar(f"engine {n}", {"others": length}, f"{length:.1f} ms") for n, length in enumerate(lengths)]
+    (axes,) = draw([Bars("ms", bars)]).axes
+    low, high = axes.get_xlim()
+    assert low == 0 and 30 < high < 80
+    assert "235.0 ms" in [text.get_text().strip() for text in axes.texts]
+    (even,) = draw([Bars("ms", bars[:4])]).axes
+    assert even.get_xlim()[1] > 30 and not even.lines  # nothing is cut: no strokes
+
+
+def test_each_name_looks_the_same_in_every_panel() -> None:
+    a, b = [[1, 2], [2, 3]], [[1, 5], [2, 6]]
+    left, right = draw([Curves("x", "y", {"a": a, "b": b}), Curves("x", "y", {"a": [], "b": b})]).axes
+    assert left.lines[1].get_color() == right.lines[0].get_color() != left.lines[0].get_color()
+
+
+def test_many_panels_share_a_key() -> None:
+    panels = [
+        Curves("x", "y", {"step": [[1, n], [2, n + 1]]}, {"floor": level([1, 2], n)}) for n in (1, 2, 3)
+    ]
+    figure = draw(panels)
+    assert len([axes for axes in figure.axes if axes.get_visible()]) == 3
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["step", "floor"]
