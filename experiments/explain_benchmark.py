@@ -73,6 +73,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    if sys.platform != "linux":
+        raise UserError(f"the peak memory of a process is read as Linux tells it, not on {sys.platform}")
     if arguments.copies < 1 or arguments.repeats < 1:
         raise UserError("--copies and --repeats count from 1")
     with tempfile.TemporaryDirectory() as folder:

@@ -33,7 +33,7 @@ def toolchain() -> tuple[str, ...]:
     version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout if cxx else "none"
     flags = platform.machine()
     if CPUINFO.exists():
-        lines = CPUINFO.read_text().splitlines()
+        lines = CPUINFO.read_text("utf-8").splitlines()
         flags += next((line for line in lines if line.startswith(("flags", "Features"))), "")
     return version.split("\n", 1)[0], torch.__version__, flags
 

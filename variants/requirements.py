@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Callable
 from importlib.util import find_spec
 from os import environ
@@ -16,9 +17,10 @@ def why_no_compiler(device: str) -> str | None:
     """torch.compile generates C++ on CPU; on CUDA it needs Triton."""
     if device == "mps":
         return "torch.compile of this step is not supported on MPS"
-    if device == "cuda" or shutil.which(environ.get("CXX", "c++")) or shutil.which("g++"):
+    names = ("cl",) if sys.platform == "win32" else (environ.get("CXX", "c++"), "g++")
+    if device == "cuda" or any(map(shutil.which, names)):
         return None
-    return "torch.compile needs a C++ compiler, and none was found (set CXX, or install g++)"
+    return f"torch.compile needs a C++ compiler, and none was found: set CXX, or install {names[-1]}"
 
 
 def why_no_graph(device: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import subprocess
 import sys
@@ -56,7 +57,10 @@ def link_traces(traces: Sequence[Path], folder: Path) -> None:
         name = trace.name.split(".")[0]
         run = folder / (f"{name}-{number}" if (folder / name).exists() else name)
         run.mkdir()
-        (run / f"{name}{end}").symlink_to(trace.resolve())
+        try:
+            (run / f"{name}{end}").symlink_to(trace.resolve())
+        except OSError:  # Windows permits links to administrators only
+            shutil.copyfile(trace, run / f"{name}{end}")
 
 
 def reachable(address: str) -> bool:

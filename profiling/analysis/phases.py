@@ -40,7 +40,7 @@ def add_phases(trace: Path, spans: list[Span]) -> None:
 
     Spans outside the trace are left out. Timestamps in the trace count from its `baseTimeNanoseconds`.
     """
-    with gzip.open(trace, "rt") as file:
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
         content = json.load(file)
     base_ns = content["baseTimeNanoseconds"]
     timed = [event for event in content["traceEvents"] if event.get("ph") == "X"]
@@ -61,6 +61,6 @@ def add_phases(trace: Path, spans: list[Span]) -> None:
     ]
     content["traceEvents"] += [row for row in rows if start_us <= row["ts"] <= end_us]
     part = trace.with_name(f"phases-{trace.name}")
-    with gzip.open(part, "wt") as file:
+    with gzip.open(part, "wt", encoding="utf-8") as file:
         json.dump(content, file)
     part.replace(trace)

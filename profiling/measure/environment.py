@@ -7,6 +7,7 @@ import platform
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+import psutil
 import torch
 
 from variants.slots.pages import THP
@@ -23,12 +24,12 @@ def environment(device: torch.device) -> dict[str, object]:
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "simd": torch.backends.cpu.get_cpu_capability(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "memory_bytes": psutil.virtual_memory().total,
         "huge_pages": THP.read_text().strip() if THP.exists() else None,
         "os": platform.platform(),
         "python": platform.python_version(),
         "packages": {name: _version(name) for name in PACKAGES},
-        "load_at_start": os.getloadavg()[0],
+        "load_at_start": psutil.getloadavg()[0],
     }
 
 
@@ -39,7 +40,7 @@ def device_name(device: torch.device) -> str:
 def cpu_name() -> str:
     """The processor's own name; machines that hide it still say the architecture."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
         return next(line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         return platform.processor() or platform.machine()

@@ -6,9 +6,7 @@ matrix multiplication counts the library's workspace as cache.
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
+import psutil
 import torch
 
 from profiling.measure.memory import storage_bytes
@@ -20,7 +18,6 @@ from variants.slots.mask import MASKS
 from variants.spec import Variant
 
 Sizes = dict[str, int | None]
-MEMINFO = Path("/proc/meminfo")
 
 
 def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Sizes:
@@ -72,10 +69,7 @@ def free_bytes(device: torch.device) -> int:
     """Memory that can be taken now: the device's own, or the system's."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
-    if MEMINFO.exists():  # with what the page cache would give back
-        (available,) = (line for line in MEMINFO.read_text().splitlines() if line.startswith("MemAvailable:"))
-        return int(available.split()[1]) * 1024
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return int(psutil.virtual_memory().available)  # with what the page cache would give back
 
 
 def _allocator(device: torch.device) -> dict[str, int] | None:
