@@ -2,8 +2,8 @@
 
 Reads Kineto and Chrome traces of anybody's PyTorch, vLLM or SGLang run (CUDA, ROCm, XPU, CPU; plain or
 gzip), says whether the device waits for the host and why, predicts the step as one graph replay, or says
-that the trace cannot tell. Runs nothing from the trace. With --out it writes report.md with a picture of
-one step.
+that the trace cannot tell. Runs nothing from the trace. With --out it writes report.md and report.html with
+a picture of one step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     add("--step", metavar="NAME|REGEX", help="the annotation, op or function that brackets a step")
     add("--against", type=Path, metavar="FILE", help="a second trace to compare the (one) first with")
     add("--redact", type=Path, metavar="OUT", help="write the trace without names of hosts, paths, stacks")
-    add("--out", type=Path, metavar="DIR", help="write report.md, its picture and explain.json there")
+    add("--out", type=Path, metavar="DIR", help="write report.md, report.html and explain.json there")
     add("--top", type=int, default=5, metavar="N", help="length of the lists (default 5)")
     return parser
 
@@ -63,11 +63,14 @@ def main(argv: Sequence[str] | None = None) -> int:
             redact(path, arguments.redact, frozenset(found.steps.table["name"]))
     if compared:
         answer["comparison"] = compare(*compared).as_json()
-    if arguments.out:
-        from reports.explain import write
+    from reports.explain import keep, page
+    from reports.printers.console import show
 
-        write(arguments.out, answer, pictures)
-    _show(arguments, answer)
+    made, files = page(answer, pictures), []
+    if arguments.out:
+        keep(arguments.out, answer, made)
+        files.append(f"Report: {arguments.out / 'report.md'}, report.html")
+    show(console(arguments), made, *files)
     if arguments.json:
         print_json(answer)
     return 0
@@ -110,12 +113,6 @@ def _progress(arguments: argparse.Namespace, path: Path) -> Progress | None:
     return (
         None if arguments.quiet or not path.is_file() or path.stat().st_size < LARGE_BYTES else Progress(path)
     )
-
-
-def _show(arguments: argparse.Namespace, answer: dict[str, Any]) -> None:
-    from experiments.shared.explain_tables import show
-
-    show(console(arguments), answer)
 
 
 if __name__ == "__main__":

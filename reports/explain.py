@@ -1,236 +1,233 @@
-"""Writes what `experiments.explain` found: explain.json, report.md, and a picture of one step per file.
+"""The page of `experiments.explain`: what sets the step of each trace, what a replay would buy, what differs.
 
-Needs nothing but that object: no torch, no trace.
+Made from the object that `--json` prints and a picture of one step per file; no torch, no trace.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-import matplotlib
-
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
 import orjson
-from matplotlib.axes import Axes
-from matplotlib.patches import Patch
 
+from profiling.results.record import write_atomically
+from reports.numbers import code
+from reports.page import Block, Bullets, Figure, Page, Section, Sentence, Table
+from reports.pictures import Steps
+from reports.write import write
 from variants.errors import UserError
 
-COLOURS = {
-    "op": "#9aa5b1",
-    "python": "#efe3b8",
-    "compute": "#2c6e49",
-    "overhead": "#d68c45",
-    "unknown": "#b8b8b8",
-    "kernel": "#2c6e49",
-    "graph": "#145c9e",
-    "memcpy": "#7b5ea7",
-    "memset": "#b79ad1",
-    "sync": "#111111",
-    "before_call": "#c8553d",
-    "during_call": "#f2a541",
-    "after_call": "#8fb8de",
-    "tail": "#d9d9d9",
-    "empty": "#d9d9d9",
-}
-MEANING = {
-    "op": "host op",
-    "python": "Python outside ops",
-    "compute": "compute op",
-    "overhead": "view, allocation, dispatch",
-    "unknown": "unknown",
-    "kernel": "kernel or its launch",
-    "graph": "graph launch",
-    "memcpy": "copy",
-    "memset": "fill",
-    "sync": "host waits for the device",
-    "before_call": "wait: not issued yet",
-    "during_call": "wait: inside the launch call",
-    "after_call": "wait: issued, not started",
+Entry = Mapping[str, Any]
+PARTS = {
+    "busy": "device busy",
+    "lead_in": "before the first device event",
+    "gap_before_call": "gap: host had not issued the next work",
+    "gap_during_call": "gap: host inside the launch call",
+    "gap_after_call": "gap: issued, device had not started",
+    "gap_unknown": "gap: no launch call in the file",
     "tail": "after the last device event",
-    "empty": "device did nothing",
+    "compute": "host: compute ops",
+    "overhead": "host: views, allocation, dispatch",
+    "python": "host: Python outside ops",
+    "unknown": "host: no event covers it",
 }
+MOST_STEPS, MOST_CHANGED = 20, 30  # rows of a table; all of them are in explain.json
+OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
-def write(folder: Path, answer: dict[str, Any], pictures: Sequence[dict[str, Any]]) -> None:
-    """Write the report's folder; UserError where it cannot be written. Each file replaces an older one
-    whole.
-    """
+def keep(folder: Path, answer: Entry, made: Page) -> None:
+    """explain.json and the report in `folder`; UserError where it cannot be written."""
     try:
-        (folder / "figures").mkdir(parents=True, exist_ok=True)
-        drawn = []
-        for number, (entry, picture) in enumerate(zip(answer["files"], pictures, strict=False)):
-            name = f"figures/step_{number + 1}.png"
-            if picture and picture["rows"]:
-                _replace(folder / name, lambda path, p=picture, e=entry: draw(p, e, path))
-            drawn.append(name if picture and picture["rows"] else None)
-        _replace(folder / "explain.json", lambda path: path.write_bytes(_dump(answer)))
-        _replace(folder / "report.md", lambda path: path.write_text(markdown(answer, drawn)))
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "explain.json", orjson.dumps(answer, option=OPTIONS))
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror or error})") from error
+    write(folder, made)
 
 
-def _dump(value: Any) -> bytes:
-    return orjson.dumps(
-        value, option=orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    )
-
-
-def _replace(path: Path, make: Any) -> None:
-    temporary = path.with_name(f".{path.name}.partial{path.suffix}")
-    try:
-        make(temporary)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def draw(picture: dict[str, Any], entry: dict[str, Any], path: Path) -> None:
-    """One step: a row each for host ops, calls, device streams and waits, on one time axis."""
-    rows = picture["rows"]
-    scale, unit = (1000, "ms") if picture["length_us"] >= 10_000 else (1, "us")
-    figure, axes = plt.subplots(figsize=(11, 1.5 + 0.45 * len(rows)), layout="constrained")
-    used: dict[str, None] = {}
-    for height, row in enumerate(reversed(rows)):
-        _draw_row(axes, row["bars"], height, scale, picture["length_us"])
-        used |= dict.fromkeys(kind for _, _, kind in row["bars"])
-    axes.set_yticks(range(len(rows)), [row["label"] for row in reversed(rows)])
-    axes.set_xlim(0, picture["length_us"] / scale)
-    axes.set_ylim(-0.5, len(rows) - 0.5)
-    for edge in picture["window_us"]:
-        axes.axvline(edge / scale, color="#111111", linewidth=0.8, linestyle=":")
-    axes.set_xlabel(f"{unit} (dotted: the step's host window)")
-    axes.set_title(f"{picture['name'][:60]}: {entry['reading']}", loc="left", fontsize=10)
-    for side in ("top", "right", "left"):
-        axes.spines[side].set_visible(False)
-    axes.tick_params(axis="y", length=0)
-    handles = [Patch(color=COLOURS[kind], label=MEANING[kind]) for kind in COLOURS if kind in used]
-    figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
-    figure.savefig(path, dpi=140)
-    plt.close(figure)
-
-
-def _draw_row(axes: Axes, bars: list[list[Any]], height: int, scale: float, length_us: float) -> None:
-    """Bars in their order: an op lies over the one that calls it."""
-    least = length_us / 3000  # a pixel, so that short kernels are seen
-    spans = [(start / scale, max(lasted, least) / scale) for start, lasted, _ in bars]
-    colours = [COLOURS[kind] for _, _, kind in bars]
-    axes.broken_barh(spans, (height - 0.36, 0.72), facecolors=colours, linewidth=0)
-
-
-def markdown(answer: dict[str, Any], drawn: Sequence[str | None]) -> str:
-    """The report's text."""
-    lines = ["# What sets the step", ""]
-    for entry, name in zip(answer["files"], drawn, strict=False):
-        lines += _file_section(entry, name)
-    if "comparison" in answer:
-        lines += _comparison_section(answer["comparison"])
-    return "\n".join(lines) + "\n"
-
-
-def _file_section(entry: dict[str, Any], drawn: str | None) -> list[str]:
-    lines = [f"## {_code(entry['file'])}", "", f"**{entry['reading']}**: {entry['rule']}.", ""]
-    if drawn:
-        lines += [f"![One step, its host ops, calls, device work and waits]({drawn})", ""]
-    lines += [f"Steps from {entry['step_source']}. Times in us; a step's parts sum to its interval.", ""]
-    if entry["steps"]:
-        parts = list(entry["steps"][0]["parts_us"])
-        counted = ["wall_us", "interval_us", "kernel_launch_calls", "graph_launch_calls"]
-        rows = [
-            [_code(s["name"]), *(s[key] for key in counted), *(s["parts_us"].get(part) for part in parts)]
-            for s in entry["steps"][:20]
+def page(answer: Entry, pictures: Sequence[Entry] = ()) -> Page:
+    """`pictures`: a step of each file, see `profiling.analysis.picture`; {} for a file without steps."""
+    files = answer["files"]
+    sections = [_answer(answer)]
+    for number, entry in enumerate(files):
+        picture = pictures[number] if number < len(pictures) else {}
+        sections += [
+            Section(entry["file"], _file(entry, _figure(entry, number, picture))),
+            *_every_step(entry),
         ]
-        head = ["step", "host window", "interval", "kernel launches", "graph launches", *parts]
-        lines += _table([h.replace("_", " ") for h in head], rows)
-        if len(entry["steps"]) > 20:
-            lines += [f"{len(entry['steps']) - 20} more steps are in explain.json.", ""]
-    lines += _prediction_section(entry["prediction"])
-    if entry["warnings"]:
-        lines += ["Notes:", "", *(f"- {warning}" for warning in entry["warnings"]), ""]
-    for title, key, columns in (
-        ("Kernels by device time", "kernels", ["name", "count", "total_us", "mean_us"]),
-        ("Host ops by own time", "host_ops", ["name", "count", "self_us", "mean_us"]),
-        ("Longest gaps", "gaps", ["length_us", "where", "waited_for", "call", "op", "frame"]),
-    ):
-        if entry["top"][key]:
-            lines += [f"### {title}", ""]
-            lines += _table(
-                [c.replace("_", " ") for c in columns],
-                [
-                    [_code(row[c]) if isinstance(row[c], str) else row[c] for c in columns]
-                    for row in entry["top"][key]
-                ],
+    if "comparison" in answer:
+        sections.append(_comparison(answer["comparison"]))
+    return Page("What sets the step", sections)
+
+
+def judged(entry: Entry) -> list[Entry]:
+    """The steps in which the main device worked; all, where none did."""
+    return [s for s in entry["steps"] if s["parts_us"].get("busy")] or entry["steps"]
+
+
+def mean_parts(entry: Entry) -> dict[str, float]:
+    """Parts of the judged steps, mean in us."""
+    rows = [step["parts_us"] for step in judged(entry)]
+    return {part: fmean(row.get(part, 0.0) for row in rows) for part in rows[0]} if rows else {}
+
+
+def _answer(answer: Entry) -> Section:
+    files = answer["files"]
+    blocks: list[Block] = [_overview(files)] if len(files) > 1 else []
+    blocks += [Sentence(f"{code(e['file'])}: **{e['reading']}**: {e['rule']}.") for e in files]
+    blocks += [Sentence(f"**{answer['comparison']['finding']}**")] if "comparison" in answer else []
+    return Section("What sets the step?", blocks)
+
+
+def _overview(entries: Sequence[Entry]) -> Table:
+    rows = []
+    for entry in entries:
+        steps, parts = judged(entry), mean_parts(entry)
+        total = sum(parts.values())
+        launches = [s["kernel_launch_calls"] + s["graph_launch_calls"] for s in steps]
+        replay = (entry["prediction"] or {}).get("replay_us")
+        rows.append(
+            (
+                code(entry["file"]),
+                entry["reading"],
+                f"{total:.0f}" if steps else "unknown",
+                f"{parts['busy'] / total:.0%}" if total and "busy" in parts else "none",
+                f"{fmean(launches):g}" if launches else "none",
+                f"{replay['mid']:.0f}" if replay else "-",
             )
-    return lines
+        )
+    return Table(("file", "reading", "step us", "busy", "launches", "replay us"), rows, text_columns=2)
 
 
-def _prediction_section(prediction: dict[str, Any] | None) -> list[str]:
+def _file(entry: Entry, figure: Sequence[Figure]) -> list[Block]:
+    blocks: list[Block] = [Sentence(f"{len(entry['steps'])} steps from {entry['step_source']}")]
+    blocks += [*_parts(entry), *_prediction(entry["prediction"]), *figure]
+    if entry["warnings"]:
+        blocks.append(Bullets([f"note: {warning}" for warning in entry["warnings"]]))
+    return [*blocks, *_top(entry["top"])]
+
+
+def _parts(entry: Entry) -> list[Block]:
+    steps, parts = judged(entry), mean_parts(entry)
+    if not steps:
+        return []
+    total = sum(parts.values())
+    rows = [(PARTS[part], f"{us:.1f}", f"{us / total:.1%}") for part, us in parts.items() if us]
+    counts = {what: fmean(s["counts"][what] for s in steps) for what in steps[0]["counts"]}
+    listed = ", ".join(f"{n:g} {what.replace('_', ' ')}" for what, n in counts.items() if n)
+    window_us = fmean(s["wall_us"] for s in steps)
+    return [
+        Table((f"where a step's {total:.1f} us go", "us", "share"), rows),
+        Sentence(f"Per step: {listed or 'nothing counted'}; host window {window_us:.1f} us."),
+    ]
+
+
+def _prediction(prediction: Entry | None) -> list[Block]:
     if prediction is None:
         return []
     if prediction["replay_us"] is None:
-        left = [[key.replace("_", " "), value] for key, value in prediction["left"].items()]
-        return [
-            f"{prediction['kind'].capitalize()}. What is left beside them, per step:",
-            "",
-            *_table(["what", "value"], left),
-        ]
+        left = {
+            key.replace("_", " "): value for key, value in prediction["left"].items() if value is not None
+        }
+        listed = ", ".join(f"{key} {value:g}" for key, value in left.items())
+        return [Sentence(f"{prediction['kind'].capitalize()}; per step: {listed}.")]
     low, mid, high = (prediction["replay_us"][key] for key in ("low", "mid", "high"))
+    said = f"Predicted {prediction['kind']}: **{mid:.0f} us** ({low:.0f} to {high:.0f})"
     return [
-        f"Predicted {prediction['kind']}: **{mid:.0f} us** ({low:.0f} to {high:.0f}) instead of "
-        f"{prediction['step_us']:.0f} us, if",
-        "",
-        *(f"- {assumption}" for assumption in prediction["assumptions"]),
-        "",
+        Sentence(f"{said} instead of {prediction['step_us']:.0f} us, assuming"),
+        Bullets(prediction["assumptions"]),
     ]
 
 
-def _comparison_section(comparison: dict[str, Any]) -> list[str]:
-    rows = [
-        [key.replace("_", " "), row["this"], row["against"]] for key, row in comparison["per_step"].items()
-    ]
-    lines = [
-        "## Comparison",
-        "",
-        f"**{comparison['finding']}**",
-        "",
-        *_table(["per step", "this", "against"], rows),
-    ]
-    if comparison["kernels"]:
-        changed = [
-            [
-                _code(row["name"]),
-                row["change"],
-                *(
-                    (row[side] or {}).get(key)
-                    for key in ("per_step", "mean_us")
-                    for side in ("against", "this")
-                ),
-            ]
-            for row in comparison["kernels"][:30]
+def _top(top: Entry) -> list[Block]:
+    blocks: list[Block] = []
+    for title, key, value in (
+        ("kernels by device time", "kernels", "total_us"),
+        ("host ops by own time", "host_ops", "self_us"),
+    ):
+        rows = [
+            (_name(row["name"]), f"{row[value]:.1f}", str(row["count"]), _number(row["mean_us"]))
+            for row in top[key]
         ]
-        head = ["kernel", "change", "per step before", "per step now", "mean us before", "mean us now"]
-        lines += _table(head, changed)
-    return lines
+        if rows:
+            blocks.append(Table((title, value.replace("_", " "), "count", "mean us"), rows))
+    gaps = []
+    for gap in top["gaps"]:
+        doing = gap["op"] or gap["call"] or gap["frame"] or "nothing recorded"
+        frame = f" in {_name(gap['frame'])}" if gap["frame"] and gap["frame"] != doing else ""
+        gaps.append((_name(doing) + frame, gap["waited_for"].replace("_", " "), f"{gap['length_us']:.1f}"))
+    if gaps:
+        blocks.append(Table(("longest gaps, what the host did", "waited for", "us"), gaps, text_columns=2))
+    return blocks
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> list[str]:
-    aligned = ["---" if index == 0 else "---:" for index in range(len(head))]
-    body = ["| " + " | ".join(_cell(cell) for cell in row) + " |" for row in rows]
-    return ["| " + " | ".join(head) + " |", "| " + " | ".join(aligned) + " |", *body, ""]
+def _figure(entry: Entry, number: int, picture: Entry) -> list[Figure]:
+    """The step as `Steps` has it: the host's row first, in which an op lies over the one that calls it."""
+    if not picture or not picture["rows"]:
+        return []
+    kinds = list(dict.fromkeys(kind for row in picture["rows"] for _, _, kind in row["bars"]))
+    rows = [
+        {
+            "label": row["label"],
+            "bars": [[at, length, kinds.index(kind), -1] for at, length, kind in row["bars"]],
+        }
+        for row in picture["rows"]
+    ]
+    host: list[Any] = next((row["bars"] for row in rows if row["label"] == "host ops"), [])
+    others = [row for row in rows if row["label"] != "host ops"]
+    shown = {"variant": "host ops", "length_us": picture["length_us"], "host": [host], "rows": others}
+    lasted = f"{picture['length_us']:.1f} us"
+    alt = f"One step of {lasted}: its host ops, calls, device work and waits. {entry['reading']}."
+    caption = f"{code(picture['name'])}, {lasted} from the earlier to the later end of host and device."
+    return [Figure(f"step_{number + 1}", alt, caption, Steps(kinds, [], [shown]))]
 
 
-def _cell(value: Any) -> str:
-    if value is None:
-        return "unknown"
-    if isinstance(value, float):
-        return f"{value:.3f}" if abs(value) < 1 else f"{value:.1f}"
-    return str(value)
+def _every_step(entry: Entry) -> list[Section]:
+    if not entry["steps"]:
+        return []
+    parts = list(entry["steps"][0]["parts_us"])
+    counted = ("wall_us", "interval_us", "kernel_launch_calls", "graph_launch_calls")
+    rows = [
+        [
+            code(s["name"]),
+            *(_number(s[key]) for key in counted),
+            *(_number(s["parts_us"].get(p)) for p in parts),
+        ]
+        for s in entry["steps"][:MOST_STEPS]
+    ]
+    heads = ["step", "host window", "interval", "kernel launches", "graph launches", *parts]
+    blocks: list[Block] = [
+        Sentence("Times in us; a step's parts sum to its interval."),
+        Table([head.replace("_", " ") for head in heads], rows),
+    ]
+    if len(entry["steps"]) > MOST_STEPS:
+        blocks.append(Sentence(f"{len(entry['steps']) - MOST_STEPS} more steps are in explain.json."))
+    return [Section(f"Every step of {entry['file']}", blocks, detail=True)]
 
 
-def _code(name: str) -> str:
-    """A name as code, short enough for a table; a bar would end the cell."""
-    text = name.replace("|", "/").replace("`", "'")
-    return f"`{text[:90]}…`" if len(text) > 90 else f"`{text}`"
+def _comparison(comparison: Entry) -> Section:
+    rows = [
+        (key.replace("_", " "), *(_number(row[side]) for side in ("this", "against")))
+        for key, row in comparison["per_step"].items()
+        if row["this"] or row["against"]
+    ]
+    blocks: list[Block] = [Table(("per step", "this", "against"), rows)]
+    changed = []
+    for row in comparison["kernels"][:MOST_CHANGED]:
+        sides = [row["against"] or {}, row["this"] or {}]
+        cells = (_number(side.get(key)) for key in ("per_step", "mean_us") for side in sides)
+        changed.append((_name(row["name"]), row["change"], *cells))
+    if changed:
+        heads = ("per step before", "per step now", "mean us before", "mean us now")
+        blocks.append(Table(("kernels that changed", "how", *heads), changed, text_columns=2))
+    return Section("Comparison", blocks)
+
+
+def _name(name: str) -> str:
+    return code(name.removeprefix("void "))
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -49,7 +49,8 @@ def megabytes(value: float | None) -> str:
 
 
 def code(name: str) -> str:
-    return f"`{name}`"
+    """A name as code; a mark in it would end it."""
+    return "`" + name.replace("`", "'") + "`"
 
 
 def joined(names: Sequence[str]) -> str:

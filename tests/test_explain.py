@@ -78,7 +78,7 @@ def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
     for expected in (
         "launch-bound",
         "host had not issued",
-        "predicted step as one graph replay",
+        "Predicted step as one graph replay",
         "longest gaps",
     ):
         assert expected in text
@@ -193,7 +193,8 @@ def test_the_report_has_a_picture_per_file(tmp_path, capsys) -> None:
     assert "launch-bound" in report and "figures/step_1.png" in report and "figures/step_2.png" not in report
     assert (out / "figures" / "step_1.png").stat().st_size > 5_000
     assert json.loads((out / "explain.json").read_text()) == found
-    assert sorted(p.name for p in out.iterdir()) == ["explain.json", "figures", "report.md"]
+    assert (out / "report.html").read_text().count("<canvas") == 1
+    assert sorted(p.name for p in out.iterdir()) == ["explain.json", "figures", "report.html", "report.md"]
 
 
 def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:

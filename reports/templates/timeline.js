@@ -21,7 +21,7 @@ function timeline(root) {
   }
 
   const kindOf = (bar) => (bar[2] < 0 ? "python" : data.kinds[bar[2]]);
-  const nameOf = (bar) => (bar[3] < 0 ? "outside ops" : data.names[bar[3]]);
+  const nameOf = (bar) => (bar[3] >= 0 ? data.names[bar[3]] : bar[2] < 0 ? "outside ops" : kindOf(bar).replaceAll("_", " "));
   const duration = (us) => (us >= 1000 ? (us / 1000).toFixed(us >= 10000 ? 1 : 2) + " ms" : us.toFixed(1) + " us");
   const width = () => canvas.clientWidth;
   const scale = () => (width() - LEFT - 8) / span;
