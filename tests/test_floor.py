@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from experiments import floor
-from profiling.measure import runner as runner_module
 from profiling.measure.visits import Steps
 from profiling.results.record import RunFolder
+from variants.decoder import Decoder
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -89,14 +89,14 @@ def test_every_trace_loads_in_tensorboards_own_loader(finished: RunFolder) -> No
 def test_a_crashing_variant_is_failed_and_the_others_are_measured(
     tmp_path: Path, capsys, monkeypatch
 ) -> None:
-    build = runner_module.Decoder
+    build = Decoder.of
 
     def broken(variant, *arguments, **options):
         if variant.name == "tape":
             raise RuntimeError("boom\nsecond line")
         return build(variant, *arguments, **options)
 
-    monkeypatch.setattr(runner_module, "Decoder", broken)
+    monkeypatch.setattr(Decoder, "of", broken)
     result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
     assert result["variants"]["tape"]["gate"] == "fail"
     assert result["variants"]["tape"]["reason"] == "RuntimeError: boom"
@@ -107,7 +107,7 @@ def test_a_crashing_variant_is_failed_and_the_others_are_measured(
 
 @pytest.mark.parametrize("calls", [0, 3])  # verified after each proof, and after each visit of a round
 def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, capsys, monkeypatch) -> None:
-    build, left = runner_module.Decoder, iter(range(calls))
+    build, left = Decoder.of, iter(range(calls))
 
     def failing() -> None:
         if next(left, None) is None:
@@ -119,7 +119,7 @@ def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, caps
             decoder.backend.verify = failing
         return decoder
 
-    monkeypatch.setattr(runner_module, "Decoder", watched)
+    monkeypatch.setattr(Decoder, "of", watched)
     result = run([*FAST, "--variant", "tape", "--out", str(tmp_path)], capsys)
     assert result["variants"]["tape"]["reason"] == "RuntimeError: the grid barrier timed out"
     assert result["variants"]["tape"]["step_ms"] == {"6": None, "20": None}
