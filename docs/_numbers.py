@@ -107,14 +107,7 @@ class Numbers:
     def verdict(self) -> str:
         """The word, its numbers and the rule."""
         judged = verdict(self.measured)
-        if judged.numbers is None:
-            return f"**{judged.word}**: {judged.rule}."
-        n = judged.numbers
-        return (
-            f"**{judged.word}**: `{judged.parent}` → `{judged.replay}` took {interval(n.drop)} ms off the "
-            f"step; the gap is {interval(n.gap)} ms, the excess {interval(n.excess)} ms, the noise "
-            f"{number(n.noise)} ms. Hence: {judged.rule}."
-        )
+        return f"**{judged.headline}**. {judged.sentence}"
 
 
 def _table(name: str, rows: list[tuple[str, str]]) -> str:

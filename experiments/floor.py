@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from profiling.measure.runner import Runner
     from profiling.results.record import RunFolder
 
-EXAMPLES = ("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER")
+EXAMPLES = (
+    *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
+    "--resume runs/FOLDER --max-time 2m",
+)
+ROUNDS = 12  # what decides is timed in the duel
+DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
 QUICK: dict[str, Any] = {
     "contexts": (10, 100),
-    "rounds": 4,
+    "rounds": 6,
     "gate_steps": 16,
     "brief_gate": True,
     "ttft_rounds": 1,
@@ -47,7 +52,15 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--list", action="store_true", help="show the variants and stop")
     add("--no-trace", action="store_true", help="skip the profiler")
-    add("--resume", type=Path, metavar="RUN", help="continue an interrupted run folder")
+    add(
+        "--resume", type=Path, metavar="RUN", help="continue an interrupted run, or add blocks to a whole one"
+    )
+    add(
+        "--max-time",
+        type=cli.seconds,
+        metavar="60s",
+        help="for the steps in alternation that decide, at most (default 60s, 12s with --quick)",
+    )
     return parser
 
 
@@ -144,9 +157,10 @@ def _resume(arguments: argparse.Namespace) -> RunFolder:
 
     run = RunFolder.load(arguments.resume)
     missing = [key for key in ("model", "workload", "variants", "environment") if key not in run.data]
-    if run.data["status"] == "complete" or missing:
+    complete = run.data["status"] == "complete"
+    if missing or (complete and (arguments.max_time is None or "duel" not in run.data)):
         state = (
-            f"has no {missing[0]} yet: start anew" if missing else "is complete: there is nothing to resume"
+            f"has no {missing[0]} yet: start anew" if missing else "is complete: add blocks with --max-time"
         )
         raise UserError(f"{run.path} {state}")
     arguments.model, arguments.precision = run.data["model"]["name"], run.data["model"]["precision"]
@@ -167,7 +181,7 @@ def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     """Flags over `--quick` over defaults; checked against the model."""
-    workload = Workload(batch=arguments.batch, seed=arguments.seed)
+    workload = Workload(batch=arguments.batch, seed=arguments.seed, rounds=ROUNDS)
     if arguments.quick:
         workload = replace(workload, **QUICK)
     flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
@@ -193,6 +207,9 @@ def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> Non
         table = ladder_table(Measured(runner.record))
         return rich_tables(table, console.width)[0] if table else None
 
+    seconds = arguments.max_time
+    if seconds is None:
+        seconds = QUICK_DUEL_SECONDS if arguments.quick else DUEL_SECONDS
     try:
         with ProgressLine(arguments.quiet, ladder_so_far) as progress:
             runner.progress = progress
@@ -203,6 +220,7 @@ def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> Non
             if not arguments.no_trace:
                 runner.predict_replay()
             runner.measure()
+            runner.duel(seconds, traces=not arguments.no_trace)
             if not arguments.no_trace:
                 runner.trace()
         runner.run.finish()

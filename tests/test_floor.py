@@ -19,7 +19,7 @@ from variants.decoder import Decoder
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-FAST = ["--model", "tiny", "--context", "6,20", "--rounds", "3", "--quick"]
+FAST = ["--model", "tiny", "--context", "6,20", "--rounds", "3", "--quick", "--max-time", "1s"]
 FIELDS = {
     "gate", "reason", "step_ms", "floor_ms", "memory_floor_ms", "ratio_to_memory_floor", "host_ops_per_step",
     "warmup_s", "cache_bytes", "buffer_bytes", "parts_us", "counts", "profiler_ratio", "excess_ms",
@@ -48,6 +48,8 @@ def test_the_json_has_every_promised_field(tmp_path: Path, capsys) -> None:
         assert set(variant) >= FIELDS
         assert variant["gate"] == "pass" and variant["step_ms"].keys() == {"6", "20"}
         assert sum(variant["parts_us"].values()) > 0
+    assert result["verdict_blocks"] > 0 and result["verdict_sentence"].endswith(".")
+    assert result["verdict_bounds"] is None or set(result["verdict_bounds"]) >= {"launching"}
     assert result["aa_ratio"][0] <= result["aa_ratio"][1] <= result["aa_ratio"][2]
 
 
@@ -167,6 +169,10 @@ def test_an_interrupted_run_resumes_to_the_same_record(
     assert first.keys() == second.keys() and first["workload"] == second["workload"]
     with pytest.raises(UserError, match="complete"):
         floor.main(["--resume", str(folder)])
+    before = len(second["duel"]["blocks"])
+    extended = run(["--resume", str(folder), "--max-time", "1s"], capsys)
+    duel = RunFolder.load(folder).data["duel"]
+    assert len(duel["blocks"]) > before and extended["verdict_blocks"] in (0, duel["turns"])
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -99,6 +100,14 @@ def integers(text: str) -> tuple[int, ...]:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
         raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+
+
+def seconds(text: str) -> float:
+    """'90', '90s' or '2m' -> seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)?", text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"expected a time like 90s or 2m, got {text!r}")
+    return float(found[1]) * (60 if found[2] == "m" else 1)
 
 
 def names(values: Sequence[str] | None) -> list[str]:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable
 
 import torch
+from torch.profiler import ProfilerActivity
+
+from variants.errors import UserError
 
 
 class Clock:
@@ -36,3 +39,12 @@ class Clock:
             action()
         self.sync()
         return (time.perf_counter_ns() - start) / 1e6 / times
+
+
+def activities(device: torch.device) -> list[ProfilerActivity]:
+    """What to record on this device. Raises UserError where the build cannot see it."""
+    if device.type != "cuda":
+        return [ProfilerActivity.CPU]
+    if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
+        raise UserError("this torch build cannot trace CUDA; install a CUDA build or use --no-trace")
+    return [ProfilerActivity.CPU, ProfilerActivity.CUDA]

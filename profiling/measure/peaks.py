@@ -12,7 +12,7 @@ from statistics import median
 import torch
 from torch import Tensor
 
-from profiling.measure.clock import Clock
+from profiling.measure.clock import Clock, activities
 from variants.backends.one_launch import PlainRead, why_no_one_launch
 from variants.executors.capture_rules import CaptureError
 from variants.executors.tape import record
@@ -35,6 +35,7 @@ def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float | None
         "launch_us": _launch_us(clock, device),
         "graph_node_us": _graph_node_us(clock, device),
         "tape_op_us": _tape_op_us(clock, device),
+        "profiler_event_us": _profiler_event_us(clock, device),
     }
 
 
@@ -76,6 +77,19 @@ def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
     except CaptureError:
         return None
     return min(clock.pipelined_ms(tape.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
+
+
+def _profiler_event_us(clock: Clock, device: torch.device) -> float:
+    """What the profiler adds to one op: tiny ops timed with and without it."""
+    one = torch.zeros(1, device=device)
+
+    def fastest() -> float:
+        return min(clock.pipelined_ms(lambda: one.add_(1), SMALL_OPS) for _ in range(5))
+
+    plain = fastest()
+    with torch.profiler.profile(activities=activities(device)):
+        profiled = fastest()
+    return max(0.0, profiled - plain) * 1e3
 
 
 class FloorReader:

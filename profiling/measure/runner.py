@@ -17,6 +17,7 @@ from typing import Any
 from profiling.gate import Gate
 from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
 from profiling.measure.clock import Clock
+from profiling.measure.duel import Ring, fight, planned
 from profiling.measure.environment import environment
 from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.memory import decoder_bytes
@@ -25,8 +26,9 @@ from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
 from profiling.measure.visits import FirstToken, Generation, Prefills, Steps, plain_reads
 from profiling.measure.workload import Workload
-from profiling.results.metrics import AGAIN, REPLAYS
+from profiling.results.metrics import AGAIN, REPLAYS, Measured
 from profiling.results.record import RunFolder
+from profiling.results.verdict import UNDECIDED, verdict
 from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE
@@ -98,6 +100,30 @@ class Runner:
             if rounds.is_integer():
                 record["recompiles_while_timing"] = _compiled_graphs() - before
                 self.progress("rounds", int(rounds), workload.rounds)
+
+    def duel(self, max_seconds: float, traces: bool) -> None:
+        """Blocks of single steps for what decides and for every rung, added to what the record has."""
+        contestants = {c.name: c for c in self._traceable() if c.cached}
+        plan = planned({name: self._entry(name)["parent"] for name in contestants})
+        if plan is None:
+            return
+        stored = self.record.setdefault("duel", {"turns": 0, "looks": [], "blocks": [], "traces": []})
+        ring = Ring(contestants, self.workload.contexts[0], self.clock, self.entropy, self._drop)
+        path = self.run.traces / "duel.pt.trace.json.gz"
+
+        def trace() -> dict[str, Any]:
+            return ring.trace(plan.traced or BASELINE, path, self.record["ceilings"])
+
+        def decided() -> bool:
+            self.run.save()
+            return verdict(Measured(self.record)).word != UNDECIDED
+
+        def progress(done: int, look: int) -> None:
+            self.progress("duel", done, look)
+
+        with_traces = trace if traces and plan.traced else None
+        fight(ring, plan, stored, max_seconds, with_traces, decided, progress)
+        self.run.save()
 
     def time_generations(self, prompt: int, new: int, rounds: int) -> None:
         """Whole generations of every case, into the record's `generations`."""

@@ -9,29 +9,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch.profiler import ProfilerActivity, profile, schedule
+from torch.profiler import profile, schedule
 
 from profiling.analysis.phases import add_phases, phase_table
 from profiling.analysis.predict import Costs
 from profiling.analysis.trace_analysis import analyse
 from profiling.measure.cases import Case
-from profiling.measure.clock import Clock
+from profiling.measure.clock import Clock, activities
 from variants.backends.one_launch import OneLaunch, Span
 from variants.decoder import Decoder
-from variants.errors import UserError
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
-
-
-def activities(device: torch.device) -> list[ProfilerActivity]:
-    """What to record on this device. Raises UserError where the build cannot see it."""
-    if device.type != "cuda":
-        return [ProfilerActivity.CPU]
-    if ProfilerActivity.CUDA not in torch.profiler.supported_activities():
-        raise UserError("this torch build cannot trace CUDA; install a CUDA build or use --no-trace")
-    return [ProfilerActivity.CPU, ProfilerActivity.CUDA]
 
 
 def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:

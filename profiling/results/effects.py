@@ -128,13 +128,22 @@ def expectations(measured: Measured) -> list[Expectation]:
         slot, _, after = entry["difference"]
         expected = EXPECTED.get((slot, after), EXPECTED.get((slot,), ()))
         for quantity, matters, why in expected:
-            ratio = measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
+            ratio = (
+                measured.row(name)["ratio_to_parent"]
+                if quantity == "short"
+                else measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
+            )
             found.append(Expectation(name, quantity, matters, why, ratio, noise(measured, quantity)))
     return found
 
 
 def noise(measured: Measured, quantity: str) -> float | None:
     """The largest ratio, less one, that the baseline shows against itself at 95 % confidence."""
+    if quantity == "short" and measured.duel is not None:
+        own = next((first for first, second in measured.duel.pairs() if first == second), None)
+        share = measured.removed_share(own, own) if own else None
+        if share is not None:
+            return max(abs(share.low), abs(share.high))
     aa = measured.ratio(_series(measured, AGAIN, quantity), _series(measured, BASELINE, quantity))
     return None if aa is None else max(abs(aa.low - 1), abs(aa.high - 1))
 

@@ -5,15 +5,19 @@ Functions take the record of a run (the content of run.json) and return plain va
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from profiling.results.duel import Duel
 from profiling.results.stats import (
+    Estimate,
     Interval,
     difference_interval,
+    estimate,
     intercepts,
     quantiles,
     ratio_interval,
@@ -103,6 +107,24 @@ class Measured:
     def difference(self, first: pd.Series, second: pd.Series) -> Interval | None:
         first, second = first.align(second, join="inner")
         return difference_interval(list(first), list(second)) if len(first) > 1 else None
+
+    @cached_property
+    def duel(self) -> Duel | None:
+        """The blocks of single steps; None in a record without them."""
+        stored = self.record.get("duel")
+        return Duel.of(stored) if stored and stored["blocks"] else None
+
+    def removed_share(self, parent: str, name: str) -> Interval | None:
+        """What a rung takes off the step of its parent, as a share: from the duel, else from the rounds."""
+        if self.duel is not None and (found := self.duel.drop_share(parent, name)) is not None:
+            return found.interval(self.duel.confidence)
+        context = self.contexts[0]
+        ratio = self.ratio(self.steps(name, context), self.steps(parent, context))
+        return None if ratio is None else Interval(1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
+
+    def share(self, part: pd.Series, whole: pd.Series) -> Estimate | None:
+        """The typical share within a round."""
+        return estimate((part / whole).dropna().to_numpy(dtype=float))
 
     @property
     def aa_ratio(self) -> Interval | None:
@@ -222,14 +244,16 @@ class Measured:
             return row
         first, parent = self.contexts[0], entry["parent"]
         own = self.steps(name, first)
+        removed = self.removed_share(parent, name) if parent else None
+        before = self.step_quantiles(parent, first) if parent else None
         floors = self.memory_floor(name, first)
         return row | {
             "floor_ms": robust_interval(list(self.floor(name))),
             "memory_floor_ms": self.memory_floor_ms(name, first),
             "ratio_to_memory_floor": self.ratio(own, floors) if len(floors) else None,
-            "ratio_to_parent": self.ratio(own, self.steps(parent, first)) if parent else None,
+            "ratio_to_parent": Interval(*(1 - x for x in reversed(removed))) if removed else None,
             "ratio_to_baseline": self.ratio(own, self.steps(BASELINE, first)),
-            "removed_ms": self.difference(self.steps(parent, first), own) if parent else None,
+            "removed_ms": Interval(*(x * before["median"] for x in removed)) if removed and before else None,
             "excess_ms": self.excess_full(name),
             "excess_narrow_ms": self.excess_narrow(name),
             "ttft_ms": _median(self.ttft[self.ttft.variant == name].ms),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Any
 
 from profiling.results.metrics import Measured
@@ -24,7 +23,11 @@ def summary(run: RunFolder) -> dict[str, Any]:
         "aa_ratio": measured.aa_ratio,
         "verdict": judged.word,
         "verdict_rule": judged.rule,
-        "verdict_numbers": asdict(judged.numbers) if judged.numbers else None,
+        "verdict_numbers": judged.numbers.as_intervals() if judged.numbers else None,
+        "verdict_sentence": judged.sentence,
+        "verdict_bounds": judged.bounds,
+        "verdict_blocks": judged.blocks,
+        "verdict_blocks_needed": judged.blocks_needed,
         "predicted_replay": predicted,
         "replay_outcome": measured.replay_outcome(predicted) if predicted else None,
         "variants": {row["variant"]: _variant(row, run.data) for row in measured.ladder()},

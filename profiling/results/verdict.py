@@ -1,32 +1,135 @@
 """Does per-step launch overhead set the floor? The rules, applied to the numbers of one record. Torch-free.
 
-The rung that keeps the kernels and removes the launches decides: the CUDA graph, on a CPU the op tape. Its
-parent's step minus the time its ops were busy is the gap g that removing launches could close at most.
-
-CONFIRMED     the drop's lower bound is at least g/2, g is at least half of the excess, and the drop is
-              beyond the run's own noise
-REFUTED       the drop's upper bound is below g/10, or g's upper bound is below a tenth of the excess
-PARTLY        the drop is beyond the noise, and neither of the above
-INCONCLUSIVE  gate, trace or noise failed, or the intervals decide nothing
+The rung that keeps the kernels and removes the launches decides: the CUDA graph, on a CPU the op tape. The
+drop is what it takes off its parent's step; the gap g is the time in the parent's step in which no op was
+busy, the most that removing launches could close; the excess is what the step takes beyond its memory floor.
+All at the smallest context. `CONTRASTS` and `RULES` are the whole rule book: code, report and docs read them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
 
-from profiling.results.metrics import REPLAYS, Measured
-from profiling.results.stats import Interval, robust_interval
+from profiling.results.duel import Duel, gap_share
+from profiling.results.metrics import AGAIN, REPLAYS, Measured
+from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate
+from variants.ladder import BASELINE
+
+QUESTION = "Does launch overhead set the floor?"
+UNDECIDED, NOT_ASKED = "INCONCLUSIVE", "Not asked"
+UNSTEADY = "the step differs from itself: the machine was not steady"
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """A weighted sum of drop, gap and excess: what it is above or below zero decides."""
+
+    name: str
+    text: str
+    drop: float
+    gap: float
+    excess: float
+
+
+CONTRASTS = (
+    Contrast("C1", "drop - g/2", 1, -1 / 2, 0),
+    Contrast("C2", "g - excess/2", 0, 1, -1 / 2),
+    Contrast("C3", "drop - g/10", 1, -1 / 10, 0),
+    Contrast("C4", "g - excess/10", 0, 1, -1 / 10),
+)
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The word holds where all of `above` lie above zero and, if any are named, one of `below` below it."""
+
+    word: str
+    above: tuple[str, ...]
+    below: tuple[str, ...]
+    meaning: str
+
+    @property
+    def text(self) -> str:
+        """'C1 > 0 and C2 > 0', as report and docs print it."""
+        parts = [f"{name} > 0" for name in self.above]
+        below = " or ".join(f"{name} < 0" for name in self.below)
+        if below:
+            parts.insert(0, f"({below})" if parts else below)
+        return " and ".join(parts)
+
+    def holds(self, bounds: dict[str, Interval]) -> bool:
+        below = not self.below or any(bounds[name].high < 0 for name in self.below)
+        return below and all(bounds[name].low > 0 for name in self.above)
+
+    def excluded(self, bounds: dict[str, Interval]) -> bool:
+        """Whether the word cannot hold, however long is measured."""
+        never_below = bool(self.below) and all(bounds[name].low > 0 for name in self.below)
+        return never_below or any(bounds[name].high < 0 for name in self.above)
+
+
+RULES = (
+    Rule("CONFIRMED", ("C1", "C2"), (), "most of what can be saved in a step is the launching of its ops"),
+    Rule("REFUTED", (), ("C3", "C4"), "launching small operations is not what makes a step slow here"),
+    Rule(
+        "PARTLY",
+        ("C3", "C4"),
+        ("C1", "C2"),
+        "launching costs a real share, but not most of what can be saved",
+    ),
+)
 
 
 @dataclass(frozen=True)
 class Numbers:
-    """What decides, all in ms: the replay's drop, the gap it could close, the excess, the run's noise."""
+    """What decides, ms; `aa` is the step of the parent less itself."""
 
-    drop: Interval
-    gap: Interval
-    excess: Interval
-    noise: float
+    drop: Estimate
+    gap: Estimate
+    excess: Estimate
+    aa: Estimate
+    step: float
+    confidence: float = CONFIDENCE
+
+    def interval(self, of: Estimate) -> Interval:
+        return of.interval(self.confidence)
+
+    @property
+    def noise(self) -> float:
+        """How far the step may stray from itself, ms."""
+        low, _, high = self.interval(self.aa)
+        return max(abs(low), abs(high))
+
+    def as_intervals(self) -> dict[str, Interval | float]:
+        """What `--json` prints of them, ms."""
+        parts = {"drop": self.drop, "gap": self.gap, "excess": self.excess}
+        return {**{name: self.interval(part) for name, part in parts.items()}, "noise": self.noise}
+
+    @cached_property
+    def bounds(self) -> dict[str, Interval]:
+        """Per contrast; each end is a one-sided bound at half the error, since two contrasts can refute."""
+        return {c.name: self.interval(self.contrast(c)) for c in CONTRASTS}
+
+    def contrast(self, c: Contrast) -> Estimate:
+        terms = ((c.drop, self.drop), (c.gap, self.gap), (c.excess, self.excess))
+        return combined(*(term for term in terms if term[0]))
+
+    @property
+    def launching(self) -> tuple[float, float] | None:
+        """Share of the excess that launching explains: at least the drop, at most the gap or the drop.
+
+        None where the excess may be nothing.
+        """
+        if self.interval(self.excess).low <= 0:
+            return None
+        drop, gap = (self.interval(self._of_excess(part)) for part in (self.drop, self.gap))
+        low, high = max(0.0, drop.low), max(0.0, drop.high, gap.high)
+        return min(low, 1.0), min(high, 1.0)
+
+    def _of_excess(self, part: Estimate) -> Estimate:
+        share = part.mid / self.excess.mid
+        error = combined((1 / self.excess.mid, part), (-share / self.excess.mid, self.excess))
+        return Estimate(share, error.error, error.freedom)
 
 
 @dataclass(frozen=True)
@@ -38,7 +141,68 @@ class Verdict:
     replay: str | None = None
     parent: str | None = None
     numbers: Numbers | None = None
-    details: dict[str, Any] = field(default_factory=dict)
+    blocks: int = 0
+    excluded: tuple[str, ...] = field(default=())
+
+    @property
+    def decided(self) -> bool:
+        return self.word not in (UNDECIDED, NOT_ASKED)
+
+    @property
+    def headline(self) -> str:
+        """The word, and where none is reached what is excluded all the same."""
+        bounds = self.bounds
+        if self.word == UNDECIDED and bounds and "CONFIRMED" in self.excluded:
+            return f"{self.word}, but not the cause: at most {bounds['launching'][1]:.0%}"
+        return self.word
+
+    @property
+    def bounds(self) -> dict[str, tuple[float, float]] | None:
+        """Shares of the excess, [low, high], by part; None where they are unknown."""
+        launching = self.numbers.launching if self.numbers else None
+        if launching is None:
+            return None
+        low, high = launching
+        return {"launching": (low, high), "slow ops": (1 - high, 1 - low)}
+
+    @property
+    def sentence(self) -> str:
+        """What can be said whatever the word: the share that launching explains, and where the rest is."""
+        n, bounds = self.numbers, self.bounds
+        if n is None:
+            return f"{self.rule[:1].upper()}{self.rule[1:]}."
+        if bounds is None:
+            return f"A step of `{self.parent}` is not measurably above its memory floor: nothing to explain."
+        low, high = bounds["launching"]
+        share = f"{low:.0%} to {high:.0%}" if low > 0 else f"at most {high:.0%}"
+        floor = n.step - n.excess.mid
+        where = "inside its operations"
+        if floor > 0:
+            slower = max(1.0, (n.step - n.gap.mid) / floor)
+            where += f", which take {slower:.2g} times as long as a plain read of what they must read"
+        return (
+            f"Of the {n.excess.mid:.3g} ms by which a step of `{self.parent}` ({n.step:.3g} ms) exceeds its "
+            f"memory floor, launching explains {share}; the rest is {where}."
+        )
+
+    @property
+    def blocks_needed(self) -> int | None:
+        """How many blocks in all would decide, were all errors to shrink as theirs do; None where decided."""
+        if self.decided or self.numbers is None or not self.blocks:
+            return None
+        ratios = [_needed(self.numbers, rule) for rule in RULES if rule.word not in self.excluded]
+        times = min(ratios, default=float("inf"))
+        return round(self.blocks * max(1.0, times)) if times < float("inf") else None
+
+
+def _needed(n: Numbers, rule: Rule) -> float:
+    """Times as many blocks until this rule holds, if what is estimated is the truth; infinite if never."""
+    times = {
+        name: ((b.high - b.mid) / abs(b.mid)) ** 2 if b.mid else float("inf") for name, b in n.bounds.items()
+    }
+    above = [times[name] if n.bounds[name].mid > 0 else float("inf") for name in rule.above]
+    below = [times[name] if n.bounds[name].mid < 0 else float("inf") for name in rule.below]
+    return max([*above, *([min(below)] if below else [])])
 
 
 def verdict(measured: Measured) -> Verdict:
@@ -46,64 +210,74 @@ def verdict(measured: Measured) -> Verdict:
     variants = measured.record["variants"]
     replay = next((name for name in REPLAYS if variants.get(name, {}).get("status") == "proven"), None)
     if replay is None:
-        return Verdict("INCONCLUSIVE", "no rung that replays the step without launches was measured")
+        asked = any(name in variants and variants[name]["status"] == "failed" for name in REPLAYS)
+        word = UNDECIDED if asked else NOT_ASKED
+        return Verdict(word, "no rung that replays the step without launches was measured")
     parent = variants[replay]["parent"]
     trace = variants[parent].get("trace", {}).get("analysis")
-    if trace is None:
-        return Verdict("INCONCLUSIVE", f"{parent} was not traced, so its gap is unknown", replay, parent)
-    if trace["problems"]:
-        return Verdict("INCONCLUSIVE", f"unreliable trace: {trace['problems'][0]}", replay, parent)
-    numbers = _numbers(measured, replay, parent, trace)
+    duel = measured.duel
+    analyses = [t["analysis"] for t in measured.record["duel"]["traces"]] if duel else []
+    problems = [p for analysis in (trace, *analyses) if analysis for p in analysis["problems"]]
+    if problems:
+        return Verdict(UNDECIDED, f"unreliable trace: {problems[0]}", replay, parent)
+    if trace is None and not analyses:
+        return Verdict(UNDECIDED, f"{parent} was not traced, so its gap is unknown", replay, parent)
+    numbers = _numbers(measured, replay, parent, duel)
+    blocks = duel.count(parent, replay) if duel else 0
     if numbers is None:
-        return Verdict("INCONCLUSIVE", "too few rounds for intervals", replay, parent)
-    aa = measured.aa_ratio
-    if aa is None or not aa.contains(1.0):
-        return Verdict(
-            "INCONCLUSIVE",
-            "the baseline differs from itself: the machine was not steady",
-            replay,
-            parent,
-            numbers,
-        )
-    return Verdict(*judge(numbers), replay, parent, numbers)
+        return Verdict(UNDECIDED, "too few blocks or rounds for intervals", replay, parent, blocks=blocks)
+    word, rule, excluded = judge(numbers)
+    return Verdict(word, rule, replay, parent, numbers, blocks, excluded)
 
 
-def judge(numbers: Numbers) -> tuple[str, str]:
-    """The word and the rule, from the numbers alone."""
-    drop, gap, excess = numbers.drop, numbers.gap.mid, numbers.excess
-    beyond = drop.low > 0 and drop.mid > numbers.noise
-    if excess.low <= 0:
-        return (
-            "INCONCLUSIVE",
-            "the floor is not measurably above the memory floor: there is no excess to explain",
-        )
-    if drop.low >= gap / 2 and gap >= excess.mid / 2 and beyond:
-        return "CONFIRMED", "the drop is at least half of the gap, and the gap at least half of the excess"
-    if drop.high < gap / 10:
-        return "REFUTED", "launches were removed, and less than a tenth of the gap went with them"
-    if numbers.gap.high < excess.mid / 10:
-        return "REFUTED", "the gap between ops is less than a tenth of the excess: the rest is inside the ops"
-    if beyond:
-        return (
-            "PARTLY",
-            "the drop is real, but smaller than half of the gap or the gap than half of the excess",
-        )
-    return "INCONCLUSIVE", "the drop is within the run's noise"
+def judge(numbers: Numbers) -> tuple[str, str, tuple[str, ...]]:
+    """The word, the rule, and the words that are excluded, from the numbers alone."""
+    if not numbers.interval(numbers.aa).contains(0.0):
+        return UNDECIDED, UNSTEADY, ()
+    if numbers.interval(numbers.excess).low <= 0:
+        return UNDECIDED, "the step is not measurably above the memory floor: no excess to explain", ()
+    excluded = tuple(rule.word for rule in RULES if rule.excluded(numbers.bounds))
+    for rule in RULES:
+        if rule.holds(numbers.bounds):
+            return rule.word, rule.text, excluded
+    left = " or ".join(rule.word for rule in RULES if rule.word not in excluded)
+    return UNDECIDED, f"the bounds leave open {left or 'nothing'}", excluded
 
 
-def _numbers(measured: Measured, replay: str, parent: str, trace: dict[str, Any]) -> Numbers | None:
+def _numbers(measured: Measured, replay: str, parent: str, duel: Duel | None) -> Numbers | None:
+    """All are measured as shares of the parent's step, which a slow minute stretches as a whole."""
     context = measured.contexts[0]
-    steps = measured.steps(parent, context)
-    drop = measured.difference(steps, measured.steps(replay, context))
-    excess, aa = measured.excess_full(parent), measured.aa_ratio
-    gap = robust_interval(list(steps - busy_ms(trace, float(steps.median()))))
-    if drop is None or excess is None or gap is None or aa is None:
+    quantiles = measured.step_quantiles(parent, context)
+    steps, reads = measured.steps(parent, context), measured.memory_floor(parent, context)
+    excess = measured.share(steps - reads, steps)
+    if duel is not None:
+        drop, gap = duel.drop_share(parent, replay), estimate(duel.gap_shares)
+        aa = duel.drop_share(parent, parent)
+    else:
+        drop = measured.share(steps - measured.steps(replay, context), steps)
+        gap = _gap_of_one_trace(measured, parent)
+        again = measured.steps(AGAIN, context)
+        aa = measured.share(again - measured.steps(BASELINE, context), again)
+    if quantiles is None or drop is None or gap is None or excess is None or aa is None:
         return None
-    noise = max(abs(aa.low - 1), abs(aa.high - 1)) * float(steps.median())
-    return Numbers(drop, gap, excess, noise)
+    step, confidence = quantiles["median"], duel.confidence if duel else CONFIDENCE
+    drop, gap, excess, aa = (combined((step, share)) for share in (drop, gap, excess, aa))
+    return Numbers(drop, gap, excess, aa, step, confidence)
 
 
-def busy_ms(trace: dict[str, Any], plain_ms: float) -> float:
+def _gap_of_one_trace(measured: Measured, parent: str) -> Estimate | None:
+    """Records without a duel have one trace: its steps stand for traces."""
+    trace, plain = measured.record["variants"][parent].get("trace"), None
+    if trace:
+        plain = measured.step_quantiles(parent, trace["context"])
+    if not trace or plain is None:
+        return None
+    analysis = trace["analysis"]
+    each = [{**analysis, "steps_parts_us": [parts]} for parts in analysis["steps_parts_us"]]
+    return estimate([gap_share(one, plain["median"], None) for one in each])
+
+
+def busy_ms(trace: dict[str, float], plain_ms: float) -> float:
     """Time in which ops computed, per step, without the profiler's own share.
 
     The profiler costs about the same for every event, so of what it adds to a step the computing ops on a

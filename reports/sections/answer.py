@@ -4,37 +4,17 @@ from __future__ import annotations
 
 from profiling.results.advice import advice, batch_rows, fastest
 from profiling.results.stats import Interval
-from profiling.results.verdict import Numbers
+from profiling.results.verdict import CONTRASTS, QUESTION, RULES, UNDECIDED, Numbers
 from reports.numbers import interval, number
 from reports.page import Block, Bullets, Section, Sentence, Table
 from reports.study import Study
-
-RULES = (
-    "**CONFIRMED**: the drop's lower bound is at least half of g, g is at least half of the excess, and "
-    "the drop is beyond the noise",
-    "**REFUTED**: the drop's upper bound is below a tenth of g, or g's upper bound is below a tenth of "
-    "the excess",
-    "**PARTLY**: the drop is beyond the noise, and neither of the above holds",
-    "**INCONCLUSIVE**: the gate, the trace or the A/A test failed, the excess's interval contains 0, or "
-    "the intervals decide nothing",
-)
-FOR_MANAGERS = {
-    "CONFIRMED": "Yes: most of what can be saved in a step is the launching of its many small operations",
-    "PARTLY": "In part: launching small operations costs a real share of a step, but not most of what "
-    "can be saved",
-    "REFUTED": "No: launching small operations is not what makes a step slow here",
-    "INCONCLUSIVE": "This run cannot say whether launching small operations is what makes a step slow",
-}
-
-
-TITLE = "Does launch overhead set the floor?"
 
 
 def answer(study: Study) -> Section:
     blocks: list[Block] = [*said(study)]
     if numbers := study.judged.numbers:
-        blocks += [_numbers(study, numbers), Sentence("The rules:"), Bullets(RULES)]
-    return Section(TITLE, blocks)
+        blocks += [_numbers(study, numbers), *_rules()]
+    return Section(QUESTION, blocks)
 
 
 def said(study: Study) -> list[Sentence]:
@@ -46,9 +26,15 @@ def said(study: Study) -> list[Sentence]:
     )
     return [
         *([Sentence(unfinished)] if study.record["status"] != "complete" else []),
-        Sentence(f"**{judged.word}**. {FOR_MANAGERS[judged.word]}.{_gain(study)}"),
+        Sentence(f"**{judged.headline}**. {judged.sentence}{_gain(study)}"),
         Sentence(f"To check: {_check(study)}"),
     ]
+
+
+def _rules() -> list[Block]:
+    rules = [f"**{rule.word}**: {rule.text}: {rule.meaning}" for rule in RULES]
+    left = f"**{UNDECIDED}**: no rule holds, or gate, trace or A/A test failed; what is excluded stands above"
+    return [Sentence("The rules, each end of an interval being a one-sided bound:"), Bullets([*rules, left])]
 
 
 def _gain(study: Study) -> str:
@@ -72,26 +58,27 @@ def _check(study: Study) -> str:
     if not judged.numbers:
         return f"{judged.rule}."
     n = judged.numbers
+    drop, gap, excess, aa = (interval(n.interval(part)) for part in (n.drop, n.gap, n.excess, n.aa))
+    needed = judged.blocks_needed
+    more = f" About {needed} blocks in all would decide." if needed else ""
     return (
-        f"removing the launches (`{judged.parent}` → `{judged.replay}`) took {interval(n.drop)} ms off the "
-        f"step at context {study.short}; the gap that it could close is g = {interval(n.gap)} ms, the excess "
-        f"over the memory floor {interval(n.excess)} ms, the run's noise {number(n.noise)} ms. Hence: "
-        f"{judged.rule}."
+        f"removing the launches (`{judged.parent}` → `{judged.replay}`) took {drop} ms off the step at "
+        f"context {study.short}; the gap that it could close is g = {gap} ms, the excess over the memory "
+        f"floor {excess} ms, the step less itself {aa} ms. Hence: {judged.rule}.{more}"
     )
 
 
 def _numbers(study: Study, n: Numbers) -> Table:
     parent, replay = study.judged.parent, study.judged.replay
+    how = f"{study.judged.blocks} blocks in alternation" if study.judged.blocks else "per round"
     rows = [
-        _row("drop, ms", f"step of `{parent}` less step of `{replay}`, per round", n.drop),
+        _row("drop, ms", f"step of `{parent}` less step of `{replay}`, {how}", n.interval(n.drop)),
         _row(
-            "gap g, ms",
-            f"step of `{parent}` less the time in which its ops were busy (trace, corrected)",
-            n.gap,
+            "gap g, ms", f"time in a step of `{parent}` in which no op was busy (traces)", n.interval(n.gap)
         ),
-        _row("excess, ms", f"floor of `{parent}` less its memory floor, per round", n.excess),
-        ["noise, ms", f"largest A/A deviation times the step of `{parent}`", "", number(n.noise, 5), ""],
-        _row("A/A ratio", "the baseline over itself under a second name", study.measured.aa_ratio),
+        _row("excess, ms", f"step of `{parent}` less its memory floor, per round", n.interval(n.excess)),
+        *(_row(c.name, f"{c.text}, ms", n.bounds[c.name]) for c in CONTRASTS),
+        _row("A/A, ms", "the same step less itself", n.interval(n.aa)),
     ]
     return Table(["number", "what it is", "low", "mid", "high"], rows, text_columns=2)
 

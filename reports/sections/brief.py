@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from profiling.results.metrics import Measured
+from profiling.results.verdict import QUESTION
 from reports.numbers import interval, number
 from reports.page import Block, Bullets, Page, Section, Sentence, Table
 from reports.sections.about import not_measured, warnings
-from reports.sections.answer import TITLE, said
+from reports.sections.answer import said
 from reports.sections.floor import PREDICTED, predicted
 from reports.study import Study
 
@@ -18,7 +19,7 @@ def brief(study: Study) -> Page:
     if study.timed:
         measured.append(Sentence(f"A/A, the baseline over itself: {interval(study.measured.aa_ratio)}"))
     sections = [
-        Section(TITLE, said(study)),
+        Section(QUESTION, said(study)),
         Section("The ladder", measured),
         not_measured(study),
         warnings(study),

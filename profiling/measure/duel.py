@@ -1,0 +1,148 @@
+"""Single steps in alternation: what decides is timed side by side, not minutes apart.
+
+Every turn plays one block of each deciding contrast and of the A/A pair, and every few turns one of all other
+rungs against their parents; the step whose gap decides is traced beside plain steps, spread over the duel.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from profiling.measure.cases import Case
+from profiling.measure.clock import Clock
+from profiling.measure.tracing import traced
+from profiling.results.duel import Block, next_look
+from profiling.results.metrics import REPLAYS
+
+OTHERS_EVERY, TRACE_EVERY = 4, 10  # turns
+PLAIN_STEPS = 6  # around a trace, half before and half after it
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Contrasts by the names of two contestants; `traced` is whose gap decides, None for no trace."""
+
+    deciding: Sequence[Pair]
+    others: Sequence[Pair]
+    traced: str | None
+
+
+def planned(parents: Mapping[str, str | None]) -> Plan | None:
+    """Contrasts of these contestants, each with its parent; None where there is nothing to compare.
+
+    The replay against its parent decides, and the parent against itself is the A/A pair. Without a replay the
+    A/A pair is the baseline's, and nothing is traced.
+    """
+    pairs = [(parent, name) for name, parent in parents.items() if parent is not None and parent in parents]
+    replay = next((name for name in REPLAYS if parents.get(name) in parents), None)
+    if not pairs:
+        return None
+    first = str(parents[replay]) if replay else pairs[0][0]
+    decides = [(first, replay)] if replay else []
+    ends = [(pairs[0][0], pairs[-1][1])]  # the whole ladder: its first rung against its last
+    others = [pair for pair in dict.fromkeys([*pairs, *ends]) if pair not in decides]
+    return Plan([*decides, (first, first)], others, first if replay else None)
+
+
+class _Crash(Exception):
+    """A contestant that failed in its step."""
+
+    def __init__(self, name: str, error: Exception) -> None:
+        super().__init__(name)
+        self.name, self.error = name, error
+
+
+class Ring:
+    """Where duels are fought: every contestant at one context, put back to it after each step."""
+
+    def __init__(
+        self,
+        contestants: Mapping[str, Case],
+        context: int,
+        clock: Clock,
+        entropy: int,
+        failed: Callable[[str, Exception], None],
+    ) -> None:
+        """`failed` is told of a contestant that crashes; it leaves, and the others go on."""
+        self.contestants, self.context, self.clock = dict(contestants), context, clock
+        self.entropy, self.failed = entropy, failed
+        for case in contestants.values():
+            case.load(context)
+
+    def step_ms(self, name: str) -> float:
+        """One step at the context."""
+        decoder = self.contestants[name].decoder
+        try:
+            decoder.rewind(self.context)
+            (ms,) = self.clock.each_ms(decoder.advance, 1)
+            decoder.verify()
+        except Exception as error:
+            raise _Crash(name, error) from error
+        return ms
+
+    def block(self, pair: Pair, number: int) -> Block:
+        """The `number`-th block of a pair, its order drawn."""
+        first, second = pair
+        mirrored = random.Random(f"{self.entropy} {first} {second} {number}").random() < 0.5
+        outer, inner = (second, first) if mirrored else (first, second)
+        self.step_ms(outer)
+        a, b, c, d = (self.step_ms(name) for name in (outer, inner, inner, outer))
+        return Block(first, second, mirrored, (a, b, c, d))
+
+    def turn(self, plan: Plan, number: int) -> list[Block]:
+        """One block of each contrast that is due, in shuffled order."""
+        due = [*plan.deciding, *(plan.others if number % OTHERS_EVERY == 0 else ())]
+        order = random.Random(f"{self.entropy} {number}").sample(due, len(due))
+        blocks = []
+        for pair in order:
+            if not self.contestants.keys() >= set(pair):
+                continue
+            try:
+                blocks.append(self.block(pair, number))
+            except _Crash as crash:
+                del self.contestants[crash.name]
+                self.failed(crash.name, crash.error)
+        return blocks
+
+    def trace(self, name: str, path: Path, rates: dict[str, float | None]) -> dict[str, Any]:
+        """A trace between plain steps: {plain_ms, event_us, analysis}."""
+        before = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2)]
+        found = traced(self.contestants[name], path, rates)
+        self.contestants[name].load(self.context)
+        after = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2 + 1)][1:]
+        plain = sorted([*before, *after])
+        middle = (plain[len(plain) // 2 - 1] + plain[len(plain) // 2]) / 2
+        return {"plain_ms": middle, "event_us": rates.get("profiler_event_us"), "analysis": found["analysis"]}
+
+
+def fight(
+    ring: Ring,
+    plan: Plan,
+    stored: dict[str, Any],
+    max_seconds: float,
+    trace: Callable[[], dict[str, Any]] | None,
+    decided: Callable[[], bool],
+    progress: Callable[[int, int], None],
+) -> None:
+    """Add turns to `stored` until a look decides or the time is spent, which is a look too."""
+    end = time.monotonic() + max_seconds
+    while True:
+        look = next_look(stored["looks"])
+        while stored["turns"] < look and time.monotonic() < end:
+            if stored["turns"] % TRACE_EVERY == 0:
+                progress(stored["turns"], look)
+                if trace is not None and plan.traced in ring.contestants:
+                    stored["traces"].append(trace())
+            stored["blocks"] += [asdict(block) for block in ring.turn(plan, stored["turns"])]
+            stored["turns"] += 1
+        if stored["turns"] not in (0, *stored["looks"]):
+            stored["looks"].append(stored["turns"])
+        if decided() or time.monotonic() >= end:
+            return
