@@ -16,6 +16,7 @@ import pytest
 from floor_run import Record, copied, tables
 from markupsafe import Markup
 
+from profiling.analysis.timeline import timeline
 from profiling.results.record import RunFolder
 from reports.build import build, page, study
 from reports.printers.html import html
@@ -60,6 +61,16 @@ def test_timeline_divides_the_step_as_the_trace_does(run: Path) -> None:
             parts["compute"] == pytest.approx(painted["compute"], abs=0.02 * step["length_us"])
             for parts in candidates
         )
+
+
+def test_a_step_that_is_one_launch_stands_in_the_timeline(tmp_path: Path) -> None:
+    def change(record: Record) -> None:
+        variant = next(name for name in record["variants"] if name not in ("sdpa", "tape"))
+        record["variants"][variant]["trace"] = {**record["variants"]["tape"]["trace"], "phases": {"qkv": {}}}
+
+    run = RunFolder.load(copied(tmp_path / "floor", change))
+    steps = timeline(run)["steps"]
+    assert [step["variant"] for step in steps] == ["sdpa", "tape", next(iter(run.data["variants"]))]
 
 
 class Page(HTMLParser):

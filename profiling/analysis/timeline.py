@@ -39,7 +39,9 @@ def timeline(run: RunFolder) -> dict[str, Any] | None:
 
 
 def _compared(run: RunFolder) -> list[tuple[str, str]]:
-    """(variant, trace file): the rung that replays the step and its parent, else the baseline alone."""
+    """(variant, trace file): the rung that replays the step and its parent, else the baseline alone; and the
+    first whose step is one launch.
+    """
     files = {
         name: entry["trace"]["file"]
         for name, entry in run.data.get("variants", {}).items()
@@ -47,6 +49,7 @@ def _compared(run: RunFolder) -> list[tuple[str, str]]:
     }
     replay = next((name for name in REPLAYS if name in files), None)
     names = [run.data["variants"][replay]["parent"], replay] if replay else [BASELINE]
+    names += [name for name in files if run.data["variants"][name]["trace"].get("phases")][:1]
     return [(name, files[name]) for name in names if name in files]
 
 

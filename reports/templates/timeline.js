@@ -4,7 +4,7 @@
 function timeline(root) {
   const data = JSON.parse(root.querySelector("script").textContent);
   const canvas = root.querySelector("canvas"), tip = root.querySelector(".tip");
-  const ROW = 20, GAP = 14, TOP = 24, LEFT = 108;
+  const ROW = 20, GAP = 14, TOP = 24, LEFT = 108, NAMED = 46;  // pixels
   const whole = Math.max(...data.steps.map((step) => step.length_us));
   const lines = [];                      // {label, bars, y, variant}
   let height = TOP, from = 0, span = whole;
@@ -12,7 +12,8 @@ function timeline(root) {
   for (const step of data.steps) {
     const outside = step.rows.length ? [] : [[0, step.length_us, -1, -1]];  // beside a device it is no part
     const own = { label: step.variant, bars: [...outside, ...step.host.flat()], bold: true };
-    const nested = step.host.map((bars, depth) => ({ label: depth ? "" : "ops, by caller", bars }));
+    const nested = step.host.map((bars, depth) => (
+      { label: depth ? "" : "ops, by caller", bars, called: step.host[depth + 1] || [] }));
     for (const line of [own, ...nested, ...step.rows]) {
       lines.push({ ...line, y: height, variant: step.variant });
       height += ROW;
@@ -35,7 +36,7 @@ function timeline(root) {
 
   function draw() {
     const ratio = window.devicePixelRatio || 1, style = getComputedStyle(document.documentElement);
-    const ink = style.getPropertyValue("--ink"), soft = style.getPropertyValue("--soft"), line = style.getPropertyValue("--line");
+    const ink = style.getPropertyValue("--ink"), soft = style.getPropertyValue("--soft"), line = style.getPropertyValue("--line"), paper = style.getPropertyValue("--paper");
     canvas.width = width() * ratio;
     canvas.height = height * ratio;
     canvas.style.height = height + "px";
@@ -52,7 +53,11 @@ function timeline(root) {
       g.beginPath();
       g.rect(LEFT, row.y, width() - LEFT, ROW);
       g.clip();
-      for (const bar of row.bars) paint(g, bar, row);
+      for (const bar of row.bars) {      // in a row of all ops the inner ones lie over the name of the outer
+        paint(g, bar, row, data.colours[kindOf(bar)]);
+        if (!row.called) name(g, bar, row, onTop(data.colours[kindOf(bar)]));
+      }
+      if (row.called) own(g, row, ink, paper);
       g.restore();
     }
   }
@@ -71,17 +76,33 @@ function timeline(root) {
     }
   }
 
-  function paint(g, bar, row) {
+  // What an op calls is not its own time: only that keeps its full colour.
+  function own(g, row, ink, paper) {
+    g.globalAlpha = 0.6;
+    for (const bar of row.called) paint(g, bar, row, paper);
+    g.globalAlpha = 1;
+    for (const bar of row.bars) {
+      if (bar[1] * scale() <= NAMED) continue;
+      const inside = row.called.filter((b) => b[0] >= bar[0] && b[0] + b[1] <= bar[0] + bar[1]);
+      const pale = inside.reduce((sum, b) => sum + b[1], 0) > bar[1] / 2;
+      name(g, bar, row, pale ? ink : onTop(data.colours[kindOf(bar)]));
+    }
+  }
+
+  function paint(g, bar, row, colour) {
     const x = at(bar[0]), w = bar[1] * scale();
     if (x > width() || x + w < LEFT) return;
-    g.fillStyle = data.colours[kindOf(bar)];
+    g.fillStyle = colour;
     g.fillRect(x, row.y + 2, Math.max(w, 0.4), ROW - 4);
-    if (w > 46 && bar[3] >= 0) {
-      const left = Math.max(x, LEFT), name = nameOf(bar);
-      if (g.measureText(name).width > Math.min(x + w, width()) - left - 6) return;
-      g.fillStyle = onTop(data.colours[kindOf(bar)]);
-      g.fillText(name, left + 3, row.y + ROW * 0.68);
-    }
+  }
+
+  function name(g, bar, row, colour) {
+    const x = at(bar[0]), w = bar[1] * scale();
+    if (x > width() || x + w < LEFT || w <= NAMED || bar[3] < 0) return;
+    const left = Math.max(x, LEFT), text = nameOf(bar);
+    if (g.measureText(text).width > Math.min(x + w, width()) - left - 6) return;
+    g.fillStyle = colour;
+    g.fillText(text, left + 3, row.y + ROW * 0.68);
   }
 
   function found(x, y) {
