@@ -44,6 +44,7 @@ report: $(INSTALLED)
 
 docs: $(INSTALLED)
 	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site/index.html; with search: python -m http.server -d site"
 
 wheel: $(INSTALLED)
 	$(BIN)/python -m build --no-isolation --outdir dist

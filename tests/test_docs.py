@@ -122,7 +122,7 @@ def site(tmp_path_factory) -> Path:
 
 def test_numbers_come_from_the_record(site: Path) -> None:
     measured = Measured(RunFolder.load(GOLDEN).data)
-    page = (site / "the-floor" / "index.html").read_text()
+    page = (site / "the-floor.html").read_text()
     steps = measured.step_quantiles("cat", measured.contexts[0])
     assert steps and f"{number(steps['median'])} ms at context {measured.contexts[0]}" in page
     assert "not measured: " in page  # no CUDA graph in a record of a CPU
