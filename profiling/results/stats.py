@@ -2,7 +2,7 @@
 
 Effects are ratios or differences within a round, so that the machine's slow drift cancels. Every estimate is
 a mean of the middle 60 %, with Yuen's Student t over rounds, never over steps, since the steps of one round
-share its luck. Why this one: `docs/method.md`, made by `experiments.calibrate --estimators`.
+share its luck.
 """
 
 from __future__ import annotations
