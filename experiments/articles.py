@@ -175,10 +175,10 @@ def page(run: RunFolder, done: Sequence[Done]) -> Page:
         for row in claims
         if row["holds"] is False
     ]
-    sections = [
-        Section("Answer", answer),
-        Section("What differs here", [Table(("article", "claim", "published", "here"), differ, 4)]),
-    ]
+    sections = [Section("Answer", answer)]
+    if differ:
+        table = Table(("article", "claim", "published", "here"), differ, 4)
+        sections.append(Section("What differs here", [table]))
     for article in sorted({row["article"] for row in claims}):
         rows = [row for row in claims if row["article"] == article]
         of_it: list[Block] = [Sentence(_sentence(rows)), claims_table(rows)]
