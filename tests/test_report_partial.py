@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from floor_run import ROOT, Record, copied, section, tables, text_of
 
+from profiling.results.verdict import NOT_ASKED, UNDECIDED
 from reports.build import build
 from variants.errors import UserError
 
@@ -71,6 +72,8 @@ def crashed(record: Record) -> None:
 
 INCOMPLETE = {f.__name__: f for f in (only_begun, described, not_timed, one_round, not_traced, crashed)}
 
+NOTHING_REPLAYED = ("only_begun", "described", "crashed")  # then launches are not asked about
+
 
 @pytest.mark.parametrize("case", INCOMPLETE)
 def test_whatever_there_is_gives_a_report(case: str, tmp_path: Path) -> None:
@@ -81,7 +84,8 @@ def test_whatever_there_is_gives_a_report(case: str, tmp_path: Path) -> None:
     complete = json.loads((path / "run.json").read_text())["status"] == "complete"
     unfinished = "**This run is unfinished**: it is still running, or it was interrupted."
     assert (unfinished in text) != complete  # the record cannot know which
-    assert "INCONCLUSIVE" in text and "INCONCLUSIVE" in page
+    word = NOT_ASKED if case in NOTHING_REPLAYED else UNDECIDED
+    assert f"**{word}**" in text and f"<strong>{word}</strong>" in page
     assert "How to make it again" in text
 
 
