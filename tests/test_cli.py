@@ -88,3 +88,10 @@ def test_every_command_ends_in_the_same_way() -> None:
                 commands[file.relative_to(ROOT).as_posix()] = last.strip()
     assert commands.pop("experiments/__main__.py") == "main()"  # which runs what is named
     assert len(commands) > 15 and set(commands.values()) == {"run(main)", "cli.run(main)"}
+
+
+def test_a_default_model_of_an_experiment_is_no_shape() -> None:
+    parser = cli.common_parser("experiments.faults", "")
+    parser.set_defaults(model="tiny")
+    assert parser.parse_args([]).model == "tiny"
+    assert parser.parse_args(["--shape", "smollm2-135m"]).model == "shape:smollm2-135m"

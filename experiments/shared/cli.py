@@ -50,6 +50,13 @@ class Parser(argparse.ArgumentParser):
         return arguments
 
 
+class _Shape(argparse.Action):
+    """Stores a model's name as a shape's. No `type`: that would be applied to a default of `--model` too."""
+
+    def __call__(self, parser: Any, namespace: argparse.Namespace, values: Any, option: Any = None) -> None:
+        setattr(namespace, self.dest, SHAPE + values)
+
+
 def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
     """A parser with the flags that all measuring experiments share. `doc` is the module's docstring."""
     parser = plain_parser(module, doc, examples)
@@ -64,7 +71,7 @@ def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argpar
     model.add_argument(
         "--shape",
         dest="model",
-        type=lambda name: SHAPE + name,
+        action=_Shape,
         metavar="NAME",
         help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
     )
