@@ -6,6 +6,7 @@ Torch-free: `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import re
 import sys
@@ -138,5 +139,8 @@ def print_json(value: Any) -> None:
 
 def run(main: command.Main, argv: Sequence[str] | None = None) -> None:
     """Run an experiment as `variants.command.run` does."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
+            stream.reconfigure(errors="replace")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
     command.run(main, argv)
