@@ -50,7 +50,7 @@ class Block(nn.Module):
         self.up = nn.Linear(C, 2 * inner if config.gated else inner, bias=config.mlp_bias)
         self.down = nn.Linear(inner, C, bias=config.mlp_bias)
 
-    def heads(self, x: Tensor, turn: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    def heads(self, x: Tensor, turn: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """[B,T,C] -> q [B,H,T,D], k and v [B,Hkv,T,D], queries and keys normed and turned where asked."""
         B, T, _ = x.shape
         H, G, D = self.n_head, self.n_kv_head, self.head_dim

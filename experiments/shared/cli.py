@@ -127,6 +127,8 @@ def console(arguments: argparse.Namespace) -> Any:
     """A rich console on stdout: plain when it is no terminal, silent with --quiet."""
     from rich.console import Console
 
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
+        sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "100")))
     return Console(quiet=arguments.quiet, width=width, highlight=False, soft_wrap=False)
 
@@ -139,8 +141,5 @@ def print_json(value: Any) -> None:
 
 def run(main: command.Main, argv: Sequence[str] | None = None) -> None:
     """Run an experiment as `variants.command.run` does."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
-            stream.reconfigure(errors="replace")
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
     command.run(main, argv)
