@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.trace import Trace, load, read
+from profiling.trace import Trace, load, read, source
 from tests.synthetic_trace import Synthetic, eager
 from variants.errors import UserError
 
@@ -116,12 +116,50 @@ def test_a_broken_event_costs_only_itself_between_pieces(tmp_path, monkeypatch) 
         (b'{"a": 1}', "without"),
         (b'{"a": 1, "traceEve', "byte"),
         (b"\x1f\x8bgarbage", "damaged"),
-        (b"PK\x03\x04", "byte 0"),
+        (b"PK\x03\x04", "zip archive; convert it first: unzip -p"),
+        (b"\x28\xb5\x2f\xfd", "zstd; convert it first: zstd -d"),
+        (gzip.compress(b"\x28\xb5\x2f\xfd"), "zstd"),
+        (b"BZh9", "bzip2"),
+        (b"\xfd7zXZ\0", "xz"),
+        (b"\x0a\x05\x08\x01\x10\x02", "Perfetto trace in protobuf; convert it first: traceconv json"),
+        (b"x" * 257 + b"ustar", "tar archive"),
+        (b"version https://git-lfs.github.com/spec/v1", "Git LFS"),
+        (b"\x80\x04\x95", "pickle"),
+        (b"<!DOCTYPE html>", "web page"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path, text, said) -> None:
     with pytest.raises(UserError, match=said):
         loaded(tmp_path, text)
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_utf_16_is_read_as_such(tmp_path, encoding) -> None:
+    mark = {"utf-16": b"", "utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}[encoding]
+    trace = loaded(tmp_path, mark + eager().text().decode().encode(encoding))
+    assert same(trace.events, load(eager().write(tmp_path / "plain.json")).events)
+    assert trace.warnings == ["the file is UTF-16 and was read as that"]
+
+
+@pytest.mark.parametrize("wrap", ["object", "list"])
+def test_a_second_document_is_not_read_and_that_is_said(tmp_path, wrap) -> None:
+    text = eager().text() if wrap == "object" else json.dumps(eager().events).encode()
+    once = loaded(tmp_path, text)
+    twice = loaded(tmp_path, text + b"\n" + text)
+    assert same(once.events, twice.events) and once.meta == twice.meta
+    assert any("more than one JSON document" in w for w in twice.warnings)
+
+
+@pytest.mark.parametrize("chunk", [100, 1 << 12])
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_window_over_the_text_changes_nothing(tmp_path, monkeypatch, chunk, zipped) -> None:
+    text = eager(steps=6).text(indent=1)
+    whole = loaded(tmp_path, text)
+    monkeypatch.setattr(source, "CHUNK_BYTES", chunk)
+    monkeypatch.setattr(read, "PIECE_BYTES", 500)
+    again = loaded(tmp_path, gzip.compress(text) if zipped else text)
+    assert same(whole.events, again.events) and whole.meta == again.meta
+    assert again.json_bytes == len(text)
 
 
 def test_a_missing_file_is_refused(tmp_path) -> None:

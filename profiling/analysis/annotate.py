@@ -46,9 +46,9 @@ def annotated(path: Path) -> bytes:
     pids = {str(pid) for pid in trace.events["pid"].cat.categories}
     pid = next(n for n in range(9_000_000, 10_000_000) if str(n) not in pids)
     rows = b",\n".join(_events(trace_rows(trace), pid))
-    rest = source.text[source.start :]
+    rest = source.rest()
     between = b"" if rest.lstrip()[:1] == b"]" else b",\n"
-    return source.text[: source.start] + rows + between + rest
+    return b"".join([source.head, rows, between, rest])
 
 
 def trace_rows(trace: Trace) -> dict[str, list[Slice]]:

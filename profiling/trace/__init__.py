@@ -2,7 +2,7 @@
 it.
 """
 
-from profiling.trace.load import Trace, load
-from profiling.trace.steps import Steps, steps
+from profiling.trace.file import Trace, load
+from profiling.trace.marks import Steps, steps
 
 __all__ = ["Steps", "Trace", "load", "steps"]

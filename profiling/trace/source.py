@@ -1,36 +1,71 @@
-"""The text of a trace file, inflated where it is gzip, and where its events start."""
+"""The text of a trace file, read in chunks and inflated where it is gzip, and where its events start."""
 
 from __future__ import annotations
 
+import codecs
 import re
 import zlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import BinaryIO
 
 import orjson
 
+from profiling.trace.formats import GZIP, HEAD_BYTES, UTF_16, refuse_others
 from profiling.trace.mend import loads_or_none
 from variants.errors import UserError
 
-SAMPLE_BYTES = 1 << 18
+CHUNK_BYTES = 4 << 20
+MAX_HEAD_BYTES = 64 << 20
+"""Events begin before this byte, or the file is no trace."""
 _ARRAY = re.compile(rb'"traceEvents"\s*:\s*\[')
-# 2**43 us: from here a float64 of microseconds no longer holds every nanosecond.
-LONG_TS = re.compile(rb'("ts"\s*:\s*)(-?(?:\d{14,}|9\d{12}|8[7-9]\d{11})\.\d*[1-9]\d*)')
+_BOM = b"\xef\xbb\xbf"
 
 
 @dataclass
 class Source:
-    """A trace's text and what was noticed while reading it."""
+    """A trace's text, of which a window is held in memory, and what was noticed while reading it.
+
+    `head`: the text up to and with the `[` of the events. `text[at:]`: what is read and not yet used;
+    `base`: the byte of the whole text at which `text` begins.
+    """
 
     path: Path
-    text: bytes
-    start: int
-    long_times: bool
+    chunks: Iterator[bytes]
+    head: bytes = b""
+    text: bytes = b""
+    at: int = 0
+    base: int = 0
+    size: int = 0
+    """Bytes of text that have been read from the file."""
+    long_times: bool = False
     """Whether timestamps have digits that a float64 would lose."""
     warnings: list[str] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)
     tail: bytes | None = None
     """The text behind the events, once they have been read; None where the file ends before they do."""
+
+    @property
+    def position(self) -> int:
+        """The byte of the whole text up to which it has been used."""
+        return self.base + self.at
+
+    def more(self) -> bool:
+        """Take as much text again into the window, at least a chunk, and drop what has been used."""
+        held = self.text[self.at :]
+        taken, size = [held], 0
+        for chunk in self.chunks:
+            taken.append(chunk)
+            size += len(chunk)
+            if size >= len(held):
+                break
+        self.base, self.at, self.text = self.position, 0, b"".join(taken)
+        return size > 0
+
+    def rest(self) -> bytes:
+        """All text that has not been used."""
+        return b"".join([self.text[self.at :], *self.chunks])
 
     def skip(self, why: str, count: int = 1) -> None:
         if count:
@@ -41,53 +76,76 @@ class Source:
             self.warnings.append(message)
 
 
-def open_source(path: Path) -> Source:
-    """Text of a trace file and where its events start; UserError where there are none."""
+def open_source(path: Path, progress: Callable[[float], None] | None = None) -> Source:
+    """A trace file up to where its events start; UserError where there are none.
+
+    `progress` is called with the share of the file that has been read.
+    """
+    source = Source(path, iter(()))
+    source.chunks = _text(path, source, progress)
     try:
-        data = path.read_bytes()
+        source.more()
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror or error})") from error
-    warnings: list[str] = []
-    text = _inflate(path, data, warnings) if data[:2] == b"\x1f\x8b" else data
-    del data
-    if text[:3] == b"\xef\xbb\xbf":
-        text = text[3:]
-    return Source(path, text, _find_events(path, text, warnings), _has_long_times(text), warnings)
+    if source.text[:3] == _BOM:
+        source.text = source.text[3:]
+    refuse_others(path, source.text[:HEAD_BYTES])
+    start = _find_events(source)
+    source.head, source.at = source.text[:start], start
+    return source
 
 
-def _has_long_times(text: bytes) -> bool:
-    """Looks at the head, the middle and the end: one clock writes all times of a file."""
-    spots = (0, len(text) // 2, max(len(text) - SAMPLE_BYTES, 0))
-    return any(LONG_TS.search(text, spot, spot + SAMPLE_BYTES) for spot in spots)
+def _text(path: Path, source: Source, progress: Callable[[float], None] | None) -> Iterator[bytes]:
+    """The file's text in chunks: inflated, and in UTF-8."""
+    with path.open("rb") as file:
+        size = path.stat().st_size
+        start = file.read(2)
+        file.seek(0)
+        chunks = _inflated(file, source) if start == GZIP else iter(lambda: file.read(CHUNK_BYTES), b"")
+        if start in UTF_16:
+            source.warn("the file is UTF-16 and was read as that")
+            decode = codecs.getincrementaldecoder("utf-16")("replace").decode
+            chunks = (decode(chunk).encode() for chunk in chunks)
+        for chunk in chunks:
+            source.size += len(chunk)
+            yield chunk
+            if progress:
+                progress(file.tell() / size)
 
 
-def _inflate(path: Path, data: bytes, warnings: list[str]) -> bytes:
-    """Gzip by its first bytes, not by its name; a cut file gives what can be inflated."""
-    parts: list[bytes] = []
-    rest = data
-    while rest[:2] == b"\x1f\x8b":
-        inflater = zlib.decompressobj(wbits=31)
+def _inflated(file: BinaryIO, source: Source) -> Iterator[bytes]:
+    """Gzip by its first bytes, not by its name; a cut or damaged file gives what can be inflated."""
+    inflater, inflated, data = zlib.decompressobj(wbits=31), 0, b""
+    while data := data or file.read(CHUNK_BYTES // 4):
+        before = inflater.copy()
         try:
-            parts.append(inflater.decompress(rest))
+            text = inflater.decompress(data, CHUNK_BYTES)
         except zlib.error as error:
-            warnings.append(f"gzip data is damaged ({error}); read as far as it goes")
-            parts.append(_inflate_slowly(rest))
+            source.warn(f"gzip data is damaged ({error}); read as far as it goes")
+            text = _inflate_slowly(before, data)
+            inflated += len(text)
+            yield text
             break
+        inflated += len(text)
+        data = inflater.unconsumed_tail
+        if text:
+            yield text
+        if inflater.eof:  # another member may follow, as `cat a.gz b.gz` writes it
+            data = (inflater.unused_data or file.read(CHUNK_BYTES // 4)).lstrip(b"\0")
+            if data[:2] != GZIP:
+                break
+            inflater = zlib.decompressobj(wbits=31)
+    else:
         if not inflater.eof:
-            warnings.append("gzip data ends early: the file is cut; read as far as it goes")
-            break
-        rest = inflater.unused_data.lstrip(b"\0")
-    text = b"".join(parts) if len(parts) != 1 else parts[0]
-    if not text:
+            source.warn("gzip data ends early: the file is cut; read as far as it goes")
+    if not inflated:
         raise UserError(
-            f"{path}: gzip data is damaged at its start and nothing can be read; fetch the file again"
+            f"{source.path}: gzip data is damaged at its start and nothing can be read; fetch the file again"
         )
-    return text
 
 
-def _inflate_slowly(data: bytes) -> bytes:
+def _inflate_slowly(inflater: zlib._Decompress, data: bytes) -> bytes:
     """What comes out before the damage, in small steps since an error loses the step it happens in."""
-    inflater = zlib.decompressobj(wbits=31)
     out = bytearray()
     try:
         for at in range(0, len(data), 1024):
@@ -97,25 +155,33 @@ def _inflate_slowly(data: bytes) -> bytes:
     return bytes(out)
 
 
-def _find_events(path: Path, text: bytes, warnings: list[str]) -> int:
-    """Byte position behind the `[` of the events."""
-    first = len(text) - len(text.lstrip())
-    if text[first : first + 1] == b"[":
-        return first + 1
-    candidates = [m.end() for m in _ARRAY.finditer(text, 0, min(len(text), 64 << 20))]
-    for start in candidates:
-        if isinstance(loads_or_none(text[:start] + b"]}"), dict):
-            return start
+def _find_events(source: Source) -> int:
+    """Position in `source.text` behind the `[` of the events; reads on until it is found."""
+    while True:
+        text = source.text
+        first = len(text) - len(text.lstrip())
+        if text[first : first + 1] == b"[":
+            return first + 1
+        candidates = [m.end() for m in _ARRAY.finditer(text)]
+        for start in candidates:
+            if isinstance(loads_or_none(text[:start] + b"]}"), dict):
+                return start
+        if len(text) >= MAX_HEAD_BYTES or not source.more():
+            break
     if candidates and text[first : first + 1] == b"{":
-        warnings.append("the part before the events is not valid JSON and is left out")
+        source.warn("the part before the events is not valid JSON and is left out")
         return candidates[0]
+    raise _refusal(source.path, text)
+
+
+def _refusal(path: Path, text: bytes) -> UserError:
     try:
         orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise UserError(
+        return UserError(
             f'{path}: no "traceEvents" found, and it is not JSON from byte {error.pos} on ({error.msg}); '
             "give a Kineto or Chrome trace (*.json or *.json.gz)"
-        ) from error
-    raise UserError(
+        )
+    return UserError(
         f'{path}: valid JSON without "traceEvents"; give a Kineto or Chrome trace (*.json or *.json.gz)'
     )

@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.trace.devices import SPLIT, by_device, gaps_of, union_ns
-from profiling.trace.load import Trace
+from profiling.trace.file import Trace
 from profiling.trace.names import LAUNCH_KINDS
 
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from profiling.trace.devices import NONE, SPLIT, split_ns, union_ns
-from profiling.trace.steps import Steps
+from profiling.trace.marks import Steps
 
 Int = npt.NDArray[np.int64]
 PARTS = ("busy", "gap_before_call", "gap_during_call", "gap_after_call", "gap_unknown", "lead_in", "tail")

@@ -12,9 +12,9 @@ from typing import Any
 import pandas as pd
 
 from profiling.trace import devices, hostops
-from profiling.trace.read import metadata, pieces
+from profiling.trace.columns import Builder, parse_events
+from profiling.trace.read import NOT_EVENT, metadata, pieces
 from profiling.trace.source import open_source
-from profiling.trace.table import Builder
 
 
 @dataclass(frozen=True)
@@ -78,17 +78,17 @@ class Trace:
 def load(path: str | Path, progress: Callable[[float], None] | None = None) -> Trace:
     """Read a Kineto or Chrome trace, plain or gzip, of any age and vendor.
 
-    `progress` is called with the share of the text that has been read. A file that is damaged is read as
+    `progress` is called with the share of the file that has been read. A file that is damaged is read as
     far as it goes, with counts in `skipped` and a line in `warnings`; UserError where nothing can be read.
     """
     path = Path(path)
-    source = open_source(path)
+    source = open_source(path, progress)
     builder = Builder(source)
     # Parsed events hold no cycles; without this the collector walks millions of them again and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for events in pieces(source, progress):
+        for events in pieces(source, parse_events):
             builder.add(events)
         frame = builder.frame()
     finally:
@@ -99,5 +99,5 @@ def load(path: str | Path, progress: Callable[[float], None] | None = None) -> T
         source.warn("skipped: " + ", ".join(f"{count} x {why}" for why, count in source.skipped.items()))
     if frame.empty:
         source.warn("the trace holds no complete events")
-    cut = source.tail is None
-    return Trace(path, frame, meta, builder.total, len(source.text), source.skipped, source.warnings, cut)
+    total, cut = builder.total + source.skipped.get(NOT_EVENT, 0), source.tail is None
+    return Trace(path, frame, meta, total, source.size, source.skipped, source.warnings, cut)

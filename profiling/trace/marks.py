@@ -26,7 +26,7 @@ from profiling.trace.names import (
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.trace.load import Trace
+    from profiling.trace.file import Trace
 
 _STEP_LIKE = re.compile(r"(?i)(?:^|[^a-z])(?:step|decode|iter(?:ation)?|token)(?:[^a-z]|$)")
 _COLUMNS = ["name", "start_ns", "end_ns", "thread", "tid"]

@@ -1,17 +1,18 @@
-"""From parsed events to columns: one row per complete event, times in integer nanoseconds, names as codes.
+"""From the text of events to columns: a row per complete event, times in integer ns, names as codes.
 
-Columns are built piece by piece and the parsed objects dropped, since millions of small dictionaries cost
-far more than the table. A time is an integer, a float or a string of microseconds; whatever is exact in the
-file is exact here.
+Of an event only what is used becomes an object, and columns are built piece by piece, since millions of small
+dictionaries cost far more than the table. A time is an integer, a float or a string of microseconds; whatever
+is exact in the file is exact here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from decimal import Decimal, InvalidOperation
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -22,7 +23,36 @@ from profiling.trace.source import Source
 Int = npt.NDArray[np.int64]
 _LIMIT_US = 9.0e15
 """About 285 years of microseconds: beyond it nanoseconds leave int64, and nothing real is there."""
-_NO_ARGS: dict[str, Any] = {}
+
+
+class Event(msgspec.Struct, gc=False):
+    """What is read of an event; of any type, since traces write numbers as text and leave things out."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = ""
+    pid: Any = ""
+    tid: Any = ""
+    ts: Any = None
+    dur: Any = None
+    args: msgspec.Raw = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """What is read of the arguments of a call, of device work, or of a name for a process or thread."""
+
+    correlation: Any = -1
+    device: Any = None
+    stream: Any = None
+    graph: Any = msgspec.field(name="graph id", default=None)
+    name: Any = ""
+    labels: Any = ""
+
+
+parse_events = msgspec.json.Decoder(list[Event]).decode
+_decode_args = msgspec.json.Decoder(Args).decode
+_NO_ARGS = Args()
+COLUMNS = ["name", "cat", "pid", "tid", "ts_ns", "dur_ns", "device", "stream", "correlation", "graph"]
 
 
 class Codes(dict[Any, int]):
@@ -39,14 +69,6 @@ class Codes(dict[Any, int]):
             return np.fromiter(
                 (self[v if isinstance(v, str | int) else str(v)] for v in values), np.int32, len(values)
             )
-
-
-def values_of(events: list[dict[str, Any]], key: str, default: Any = None) -> list[Any]:
-    """One key of every event; the fast way where every event has it."""
-    try:
-        return list(map(itemgetter(key), events))
-    except KeyError:
-        return [event.get(key, default) for event in events]
 
 
 def nanoseconds(values: list[Any]) -> tuple[Int, npt.NDArray[np.bool_]]:
@@ -79,13 +101,15 @@ def _exact_ns(value: Any) -> int | None:
         return None
 
 
-def _args(event: dict[str, Any]) -> dict[str, Any]:
-    args = event.get("args")
-    return args if type(args) is dict else _NO_ARGS
+def _args(event: Event) -> Args:
+    try:
+        return _decode_args(event.args)
+    except msgspec.DecodeError:  # none, or a list
+        return _NO_ARGS
 
 
 def _integers(values: list[Any]) -> Int:
-    """Correlation ids as int64, -1 where there is none."""
+    """Correlation and graph ids as int64, -1 where there is none."""
     if set(map(type, values)) <= {int} and max(values, default=0) < 2**63 and min(values, default=0) >= -1:
         return np.array(values, np.int64)
     return np.array([_integer(value) for value in values], np.int64)
@@ -105,57 +129,64 @@ class Builder:
         self.total = 0
         self.names, self.categories, self.pids, self.tids = Codes(), Codes(), Codes(), Codes()
         self.devices, self.streams = Codes(), Codes()
-        self.columns: dict[str, list[npt.NDArray[Any]]] = {
-            key: []
-            for key in ("name", "cat", "pid", "tid", "ts_ns", "dur_ns", "device", "stream", "correlation")
-        }
-        self.open_spans: dict[tuple[Any, Any], list[dict[str, Any]]] = {}
+        self.columns: dict[str, list[npt.NDArray[Any]]] = {key: [] for key in COLUMNS}
+        self.open_spans: dict[tuple[str, str], list[Event]] = {}
+        self.processes: dict[str, str] = {}
 
-    def add(self, events: list[Any]) -> None:
+    def add(self, events: list[Event]) -> None:
         self.total += len(events)
-        if set(map(type, events)) != {dict}:
-            self.source.skip("not an event", sum(type(e) is not dict for e in events))
-            events = [e for e in events if type(e) is dict]
-        phases = values_of(events, "ph")
-        complete = [e for e, phase in zip(events, phases, strict=True) if phase == "X"]
-        if "B" in phases or "E" in phases:
-            spans = [e for e, phase in zip(events, phases, strict=True) if phase in ("B", "E")]
-            complete.extend(self._close_spans(spans))
+        phases = list(map(attrgetter("ph"), events))
+        kinds = set(map(str, phases))
+        complete = events
+        if kinds != {"X"}:
+            complete = [event for event, phase in zip(events, phases, strict=True) if phase == "X"]
+            if "B" in kinds or "E" in kinds:
+                complete.extend(self._close_spans(event for event in events if event.ph in ("B", "E")))
+            if "M" in kinds:
+                self._name_processes(event for event in events if event.ph == "M")
         if complete:
             self._add_complete(complete)
 
-    def _close_spans(self, spans: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def _close_spans(self, spans: Iterable[Event]) -> list[Event]:
         """Begin and end events (phases B and E) of one thread, paired innermost first, as complete ones."""
         closed = []
         for event in spans:
-            stack = self.open_spans.setdefault((str(event.get("pid")), str(event.get("tid"))), [])
-            if event["ph"] == "B":
+            stack = self.open_spans.setdefault((str(event.pid), str(event.tid)), [])
+            if event.ph == "B":
                 stack.append(event)
             elif stack:
                 begin = stack.pop()
-                (start, end), good = nanoseconds([begin.get("ts"), event.get("ts")])
+                (start, end), good = nanoseconds([begin.ts, event.ts])
                 if good.all():
-                    closed.append({**begin, "dur": str(Decimal(int(end - start)) / 1000)})
+                    lasted = str(Decimal(int(end - start)) / 1000)
+                    closed.append(msgspec.structs.replace(begin, dur=lasted))
         return closed
 
-    def _add_complete(self, events: list[dict[str, Any]]) -> None:
-        ts, ts_good = nanoseconds(values_of(events, "ts"))
-        dur, dur_good = nanoseconds(values_of(events, "dur"))
+    def _name_processes(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if event.name in ("process_name", "process_labels"):
+                args, pid = _args(event), str(event.pid)
+                said = str(args.name or args.labels)
+                self.processes[pid] = f"{self.processes.get(pid, '')} {said}".strip()
+
+    def _add_complete(self, events: list[Event]) -> None:
+        ts, ts_good = nanoseconds([event.ts for event in events])
+        dur, dur_good = nanoseconds([event.dur for event in events])
         good = ts_good & dur_good & (dur >= 0)
         if not good.all():
             self.source.skip("event without a usable ts", int((~ts_good).sum()))
             self.source.skip("event without a usable dur", int((ts_good & ~(dur_good & (dur >= 0))).sum()))
             events = [e for e, keep in zip(events, good, strict=True) if keep]
             ts, dur = ts[good], dur[good]
-        cat = self.categories.column(values_of(events, "cat"))
-        names = values_of(events, "name", "")
+        cat = self.categories.column([event.cat for event in events])
+        names = [event.name for event in events]
         if set(map(type, names)) != {str}:
             names = list(map(str, names))
         columns: dict[str, npt.NDArray[Any]] = {
             "name": self.names.column(names),
             "cat": cat,
-            "pid": self.pids.column(values_of(events, "pid", "")),
-            "tid": self.tids.column(values_of(events, "tid", "")),
+            "pid": self.pids.column([event.pid for event in events]),
+            "tid": self.tids.column([event.tid for event in events]),
             "ts_ns": ts,
             "dur_ns": dur,
             **self._from_args(events, cat),
@@ -163,23 +194,30 @@ class Builder:
         for key, column in columns.items():
             self.columns[key].append(column)
 
-    def _from_args(
-        self, events: list[dict[str, Any]], cat: npt.NDArray[np.int32]
-    ) -> dict[str, npt.NDArray[Any]]:
-        """Device, stream and correlation: of device events and of calls only. `args.stream` alone means
-        nothing.
+    def _from_args(self, events: list[Event], cat: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
+        """Device, stream, correlation and graph: of device events and of calls only. `args.stream` alone
+        means nothing.
         """
         kinds = [str(c).lower() for c in self.categories]
         on_device = np.array([k in DEVICE_CATEGORIES for k in kinds], np.bool_)[cat]
         is_call = np.array([CALL_CATEGORY.search(k) is not None for k in kinds], np.bool_)[cat]
-        linked, work = np.flatnonzero(on_device | is_call), np.flatnonzero(on_device)
-        correlation = np.full(len(events), -1, np.int64)
-        device, stream = np.full(len(events), -1, np.int32), np.full(len(events), -1, np.int32)
-        correlation[linked] = _integers([_args(events[i]).get("correlation", -1) for i in linked.tolist()])
-        of_work = [(events[i], _args(events[i])) for i in work.tolist()]
-        device[work] = self.devices.column([str(a.get("device", e.get("pid"))) for e, a in of_work])
-        stream[work] = self.streams.column([str(a.get("stream", e.get("tid"))) for e, a in of_work])
-        return {"device": device, "stream": stream, "correlation": correlation}
+        linked = np.flatnonzero(on_device | is_call)
+        args = [_args(events[i]) for i in linked.tolist()]
+        out: dict[str, npt.NDArray[Any]] = {
+            "correlation": np.full(len(events), -1, np.int64),
+            "graph": np.full(len(events), -1, np.int64),
+            "device": np.full(len(events), -1, np.int32),
+            "stream": np.full(len(events), -1, np.int32),
+        }
+        out["correlation"][linked] = _integers([a.correlation for a in args])
+        work = np.flatnonzero(on_device)
+        of_work = [(events[i], a) for i, a in zip(linked.tolist(), args, strict=True) if on_device[i]]
+        out["graph"][work] = _integers([a.graph for _, a in of_work])
+        devices = [str(e.pid if a.device is None else a.device) for e, a in of_work]
+        streams = [str(e.tid if a.stream is None else a.stream) for e, a in of_work]
+        out["device"][work] = self.devices.column(devices)
+        out["stream"][work] = self.streams.column(streams)
+        return out
 
     def frame(self) -> pd.DataFrame:
         """Columns as in `profiling.trace.Trace.events`, in file order."""
@@ -193,8 +231,7 @@ class Builder:
         recode = np.array(
             [lowered["" if c is None else str(c).lower()] for c in self.categories] or [0], np.int32
         )
-        threads = Codes()
-        pairs = list(zip(joined["pid"].tolist(), joined["tid"].tolist(), strict=True))
+        pairs = joined["pid"].astype(np.int64) << 32 | joined["tid"].astype(np.int64)
         return pd.DataFrame(
             {
                 "cat": _categorical(recode[joined["cat"].astype(np.int64)], lowered),
@@ -203,14 +240,16 @@ class Builder:
                 "dur_ns": joined["dur_ns"].astype(np.int64),
                 "pid": _categorical(joined["pid"], self.pids),
                 "tid": _categorical(joined["tid"], self.tids),
-                "thread": threads.column(pairs),
+                "thread": pd.factorize(pairs)[0].astype(np.int32),
                 "device": _categorical(joined["device"], self.devices),
                 "stream": _categorical(joined["stream"], self.streams),
                 "correlation": joined["correlation"].astype(np.int64),
+                "graph": joined["graph"].astype(np.int64),
             }
         )
 
 
 def _categorical(codes: npt.NDArray[Any], values: Codes) -> pd.Categorical:
-    names = ["" if v is None else v for v in values]
-    return pd.Categorical.from_codes(codes.astype(np.int32), categories=pd.Index(names, dtype=object))
+    names = Codes()
+    recode = np.array([*(names["" if v is None else v] for v in values), -1], np.int32)  # -1 is none
+    return pd.Categorical.from_codes(recode[codes], categories=pd.Index(list(names), dtype=object))
