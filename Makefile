@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: floor test lint report articles peers gpu-check docs wheel
+.PHONY: floor test lint report articles peers gpu-check validate docs wheel
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -24,6 +24,10 @@ lint: $(INSTALLED)
 
 articles: $(INSTALLED)
 	$(BIN)/python -m experiments.articles $(ARGS)
+
+# Holds the predictions of GPU steps against a table of published ones: make validate STEPS=steps.csv
+validate: $(INSTALLED)
+	$(BIN)/python -m experiments.validate $(STEPS) --out docs/validation.md $(ARGS)
 
 gpu-check: $(INSTALLED)
 	$(BIN)/python -m experiments.gpu_check $(ARGS)

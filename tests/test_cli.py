@@ -61,7 +61,7 @@ COMMANDS = {
     "help": ["-m", "experiments.floor", "--help"],
     "rich": ["-m", "experiments.work", "--out", "OUT"],
     "json": ["-m", "experiments.sizing", "--quiet", "--json", "--out", "OUT"],
-    "print": ["-m", "profiling.cost.predict_device"],
+    "print": ["-m", "experiments.predict"],
     "report": ["-m", "reports.build", "RUN"],
 }
 

@@ -27,6 +27,7 @@ ROOMS = {
     "profiling.gate": "the proof that a variant computes the reference function, and the faults that test it",
     "profiling.results": "the record of a run and every number that is derived from it",
     "profiling.sizing": "models as shapes: families, cache bytes, what fits, a queue of requests",
+    "profiling.forecast": "a step on a device that is not here: devices, engines, constants with sources",
     "profiling.analysis": "what a trace says: parts of a step, readings, predictions",
     "profiling.measure": "the one runner: cases, rounds, clock, measured peaks, traces",
     "profiling.peers": "other engines at the same work",

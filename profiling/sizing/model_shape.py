@@ -46,6 +46,10 @@ class ModelShape:
     parameters: int | None
     weights_bytes: int | None
     dtype: str | None  # of the weights, as the config names it
+    model_type: str = ""  # as the config names it
+    step_parameters: int | None = (
+        None  # that a decode step of one row reads; None: not known, or not always the same
+    )
 
     @property
     def n_layer(self) -> int:
@@ -101,4 +105,6 @@ def shape_of_gpt(name: str, config: GPTConfig, dtype: str = "float32") -> ModelS
         parameters,
         parameters * DTYPE_BYTES[dtype],
         dtype,
+        "gpt2",
+        work.weights_read_bytes(config, 1),
     )

@@ -77,7 +77,19 @@ def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | No
         parameters,
         weights,
         dtype or None,
+        config.model_type,
+        None if parameters is None else _step_parameters(config, parameters),
     )
+
+
+def _step_parameters(config: HfConfig, parameters: int) -> int | None:
+    """Of all parameters those that a step of one row reads: one row of a table that is not the head too."""
+    family = config.family
+    if family.experts:
+        return None  # those of the experts that the token takes
+    unread = 0 if config.flag("tie_word_embeddings", family.tied) else config.whole("vocab_size") - 1
+    unread += config.whole("max_position_embeddings") - 1 if family.positions else 0
+    return parameters - config.whole("hidden_size") * unread
 
 
 def _parameters(config: HfConfig) -> int:

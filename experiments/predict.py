@@ -1,0 +1,164 @@
+"""Question: what would a decode step take on a device that is not here, and what would a graph buy there?
+
+Everything printed is a PREDICTION: bytes over the bandwidth that is reached, kernels times what each adds,
+launches times the host's time, from constants that were held against published steps (docs/validation.md says
+how far they are off). Low and high are meant to hold nine of ten machines. An anchor, one measured step of
+yours, puts your machine in the place of an average one. `--table` predicts the rows of a CSV file, one JSON
+line each.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from experiments.shared import forecasts
+from experiments.shared.cli import console, names, plain_parser, print_json, run
+from experiments.shared.forecasts import Forecast
+from profiling.forecast import hosts, table
+from profiling.forecast.anchor import anchored
+from profiling.forecast.constants import fitted
+from profiling.forecast.devices import DEVICES, Device, find
+from profiling.forecast.engines import ENGINES, OURS, Engine, Mode
+from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
+from profiling.forecast.step import Prediction, Setup, host_us, predict
+from profiling.sizing.read_shape import read_shape
+from reports.page import Sentence
+from reports.printers.console import print_blocks
+from variants.errors import UserError
+
+EXAMPLES = (
+    "--model llama-3-8b --device H100 --context 2000",
+    "--model gpt2 --precision float32 --device A40 --engine ours",
+    "--model gpt2 --precision float32 --device A40 --anchor 4.95:eager",
+    "--table steps.csv",
+)
+SHOWN_DEVICES = ("A40", "L4", "RTX 4090", "A100-80GB", "H100", "H200", "B200")
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = plain_parser("experiments.predict", __doc__ or "", EXAMPLES)
+    add = parser.add_argument
+    add("--model", default="gpt2", help="a name, a config.json, or a folder with one (default gpt2)")
+    add("--device", action="append", metavar="NAME,NAME", help=f"default {', '.join(SHOWN_DEVICES)}")
+    add("--precision", default="bfloat16", help=f"of the weights: {', '.join([*NATIVE_BITS, *PACKED_BITS])}")
+    add("--context", type=int, default=100, help="tokens in the cache (default 100)")
+    add("--engine", choices=ENGINES, default="hf", help="what runs the model (default hf)")
+    machine = parser.add_mutually_exclusive_group()
+    machine.add_argument("--host-us", type=float, metavar="US", help="host time per launch, views included")
+    machine.add_argument(
+        "--anchor", metavar="STEP_MS:MODE", help="one measured step of this model and device"
+    )
+    add("--table", type=Path, metavar="FILE.csv", help="predict its rows instead, one JSON line each")
+    return parser
+
+
+def forecast(job: Job, device: Device, engine: Engine, arguments: argparse.Namespace) -> Forecast:
+    """Every mode that the engine has, on one device."""
+    values = fitted()
+    base, said = Setup(device, engine, engine.modes[0], host_us=arguments.host_us), "given"
+    machine = hosts.known(hosts.ARTICLES, device.name) if engine is OURS else None
+    if arguments.anchor:
+        step_ms, mode = _anchor(arguments.anchor)
+        base = anchored(job, replace(base, mode=mode), step_ms, values)
+        said = (
+            "by the anchor"
+            if base.host_us
+            else f"{device.host}; the device {base.scale:.2f} times as modelled"
+        )
+    elif machine and not base.host_us:
+        base, said = replace(base, host_us=machine.host_us), machine.read_from
+    elif not base.host_us:
+        said = device.host.value
+    steps = {mode: predict(job, replace(base, mode=mode), values) for mode in Mode if mode in engine.modes}
+    floor_ms = (job.weight_bytes + job.cache_bytes) / device.bandwidth_gb_per_s / 1e6
+    return Forecast(device, floor_ms, host_us(base, values), said, steps)
+
+
+def _anchor(text: str) -> tuple[float, Mode]:
+    """'4.95:eager' -> (4.95, Mode.EAGER)."""
+    step_ms, _, mode = text.partition(":")
+    try:
+        value, known = float(step_ms), Mode(mode)
+    except ValueError:
+        modes = ", ".join(Mode)
+        raise UserError(
+            f"--anchor {text!r}: a step in ms and its mode are needed, 4.95:eager; modes: {modes}"
+        ) from None
+    if not 0 < value < float("inf"):
+        raise UserError(f"--anchor: a step takes more than 0 ms, got {step_ms}")
+    return value, known
+
+
+def lines(path: Path) -> Iterator[dict[str, Any]]:
+    """A row each: what is predicted, or why nothing is."""
+    for row in table.read(path):
+        try:
+            setup = table.setup_of(row)
+        except table.OutOfRange as reason:
+            yield {"id": row.text("id"), "out_of_range": str(reason)}
+            continue
+        step = predict(table.job_of(row), setup, fitted())
+        yield {"id": row.text("id"), **_as_json(step)}
+
+
+def _as_json(step: Prediction) -> dict[str, Any]:
+    bounds = {"low_ms": step.low_ms, "expected_ms": step.expected_ms, "high_ms": step.high_ms}
+    return {name: round(value, 4) for name, value in bounds.items()} | {"sets_it": step.sets_it}
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    arguments = parser().parse_args(argv)
+    if arguments.table:
+        for line in list(lines(arguments.table)):  # all of them or none: a bad row prints nothing
+            print_json(line)
+        return
+    if arguments.host_us is not None and not 0 < arguments.host_us < 1e6:
+        raise UserError(f"--host-us must be above 0, got {arguments.host_us:g}")
+    chosen = names(arguments.device)
+    devices = [find(name) for name in chosen] or [DEVICES[name] for name in SHOWN_DEVICES]
+    engine, job = (
+        ENGINES[arguments.engine],
+        job_of(read_shape(arguments.model), arguments.precision, arguments.context),
+    )
+    found = [forecast(job, device, engine, arguments) for device in devices]
+
+    if not arguments.quiet:
+        blocks = [block for each in found if chosen for block in forecasts.of_device(each)]
+        table_of_all = [forecasts.over_devices(found)] if len(found) > 1 else []
+        print_blocks(console(arguments), [_headline(arguments, job), *blocks, *table_of_all])
+    if arguments.json:
+        print_json(_everything(arguments, found))
+
+
+def _headline(arguments: argparse.Namespace, job: Job) -> Sentence:
+    megabytes = (job.weight_bytes + job.cache_bytes) / 1e6
+    return Sentence(
+        f"**PREDICTION** of one step of {arguments.model} in {arguments.precision} at {arguments.context:,} "
+        f"tokens, run by {arguments.engine}; it reads {megabytes:,.0f} MB."
+    )
+
+
+def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dict[str, Any]:
+    devices = [
+        {
+            "device": each.device.name,
+            "memory_floor_ms": each.memory_floor_ms,
+            "host_us": each.host_us,
+            "host": each.machine,
+            "fits_second_level_cache": each.cached,
+            "steps": {
+                mode: {**_as_json(step), "parts_ms": asdict(step.parts)} for mode, step in each.steps.items()
+            },
+        }
+        for each in found
+    ]
+    asked = {name: getattr(arguments, name) for name in ("model", "precision", "context", "engine")}
+    return {"prediction": True, **asked, "devices": devices}
+
+
+if __name__ == "__main__":
+    run(main)

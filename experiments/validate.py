@@ -1,0 +1,169 @@
+"""Question: how far are the predictions from decode steps that others measured?
+
+Takes a table of published steps (the columns of `experiments.predict --table`, and `step_ms`). The constants
+are fitted without one device (or one model) and predict its rows, for every device and model in turn; eager
+steps also after one step of the same machine, as `--anchor` does it. `--out` writes the page
+docs/validation.md.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from experiments.shared.cli import console, plain_parser, print_json, run
+from profiling.forecast import table
+from profiling.forecast.constants import Constant, Values
+from profiling.forecast.fit import WITHIN, Held, after_an_anchor, cross_validate, fit, measured
+from profiling.results.record import write_atomically
+from reports.page import Block, Page, Section, Sentence, Table
+from reports.printers.console import show
+from reports.printers.markdown import markdown
+from variants.errors import UserError
+
+EXAMPLES = ("steps.csv", "steps.csv --out docs/validation.md")
+GOAL, COVERED = 0.8, 0.9
+LONGEST = 4200  # tokens of context of the rows that the goal is about
+WORST = 12  # rows named
+
+
+def groups(held: Iterable[Held]) -> dict[tuple[str, str], list[Held]]:
+    """(mode, kind) -> rows. The goal is about native precision and short contexts; the rest is shown beside
+    it."""
+    by = defaultdict(list)
+    for one in held:
+        kind = "goal" if one.row.native and one.row.context <= LONGEST else "packed or long"
+        by[one.row.mode, kind].append(one)
+    return dict(sorted(by.items(), key=lambda item: (item[0][1] != "goal", item[0])))
+
+
+def share(held: Sequence[Held]) -> float:
+    return sum(one.near for one in held) / len(held)
+
+
+def covered(held: Sequence[Held]) -> float:
+    return sum(one.covered for one in held) / len(held)
+
+
+def accuracy(title: str, held: Sequence[Held]) -> Table:
+    """By mode: how many rows are near, how many in the interval, and the ratios of predicted to measured."""
+    rows = []
+    for (mode, kind), some in groups(held).items():
+        ratios = sorted(one.ratio for one in some)
+        ends = (ratios[0], ratios[len(ratios) // 2], ratios[-1])
+        name = mode if kind == "goal" else f"{mode}, {kind}"
+        shares = (f"{share(some):.0%}", f"{covered(some):.0%}")
+        rows.append((name, str(len(some)), *shares, *(f"{ratio:.2f}" for ratio in ends)))
+    within = f"within {WITHIN:.0%}"
+    heads = ("mode", "rows", within, "in interval", "lowest ratio", "median", "highest")
+    return Table(heads, rows, title=title)
+
+
+def answers(by: dict[str, list[Held]]) -> Iterator[Sentence]:
+    """The goal, and in which modes it is not reached."""
+    for name, held in by.items():
+        goal = {mode: some for (mode, kind), some in groups(held).items() if kind == "goal"}
+        missed = {mode: some for mode, some in goal.items() if share(some) < GOAL}
+        said = ", ".join(f"{mode} ({share(some):.0%} of {len(some)})" for mode, some in missed.items())
+        everything = [one for some in goal.values() for one in some]
+        yield Sentence(
+            f"**{name}**: {share(everything):.0%} of {len(everything)} rows within {WITHIN:.0%}, "
+            f"{covered(everything):.0%} in their intervals; at least {GOAL:.0%} in "
+            f"{len(goal) - len(missed)} of {len(goal)} modes{f', not in {said}' if said else ''}."
+        )
+
+
+def worst(held: Sequence[Held]) -> Table:
+    """The rows of the goal that are furthest off."""
+    kept = [one for one in held if one.row.native and one.row.context <= LONGEST]
+    kept.sort(key=lambda one: -abs(one.ratio - 1))
+    rows = [
+        (
+            one.row.id,
+            one.row.source,
+            one.row.mode,
+            one.row.device,
+            f"{one.row.step_ms:.3g}",
+            f"{one.ratio:.2f}",
+        )
+        for one in kept[:WORST]
+    ]
+    heads = ("row", "source", "mode", "device", "measured, ms", "ratio")
+    return Table(heads, rows, text_columns=4, title="Furthest off, predicted without their device")
+
+
+def constants(refitted: Values) -> Table:
+    """Every constant: what its source says, what the rows make of it, and what is committed."""
+    rows = [
+        (
+            c.name,
+            c.value.unit,
+            c.value.source,
+            f"{c.value.prior:g}",
+            f"{refitted[c]:.3g}",
+            f"{c.value.fitted:g}",
+        )
+        for c in Constant
+    ]
+    heads = ("constant", "unit", "source", "prior", "fitted now", "committed")
+    return Table(heads, rows, text_columns=3, title="Constants")
+
+
+def page(path: Path) -> tuple[Page, dict[str, list[Held]]]:
+    rows, reasons = measured(table.read(path))
+    if not rows:
+        raise UserError(
+            f"{path}: no row of it is in range, so there is nothing to hold the predictions against"
+        )
+    by = {
+        "Without the device": cross_validate(rows, lambda row: row.device),
+        "Without the model": cross_validate(rows, lambda row: row.model),
+    }
+    if anchored := after_an_anchor(rows):
+        by["After one step of the machine"] = anchored
+    out = [(reason, str(count)) for reason, count in reasons.most_common()]
+    sections = [
+        Section("How far off", [*answers(by)]),
+        Section("By mode", [accuracy(f"{name}, by mode", held) for name, held in by.items()]),
+        Section("Which rows", [worst(by["Without the device"])]),
+        Section("What is out of range", [Table(("reason", "rows"), out)] if out else []),
+        Section("What is assumed", _assumed(fit(rows))),
+    ]
+    return Page("Predictions against published steps", sections), by
+
+
+def _assumed(refitted: Values) -> list[Block]:
+    return [
+        Sentence(
+            "A constant is fitted to the rows and held to its prior, which comes from its source alone. "
+            "Devices of one chip are left out together, and so are models of one shape. Rows of one source, "
+            "model and mode count as one, and eager rows of one source."
+        ),
+        constants(refitted),
+    ]
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = plain_parser("experiments.validate", __doc__ or "", EXAMPLES)
+    parser.add_argument("table", type=Path, metavar="FILE.csv", help="published steps")
+    parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page there")
+    arguments = parser.parse_args(argv)
+    made, by = page(arguments.table)
+    show(console(arguments), made)
+    if arguments.out:
+        write_atomically(arguments.out, markdown(made).encode())
+    if arguments.json:
+        print_json(
+            {
+                name: {
+                    f"{mode}, {kind}": {"rows": len(some), "near": share(some), "covered": covered(some)}
+                    for (mode, kind), some in groups(held).items()
+                }
+                for name, held in by.items()
+            }
+        )
+
+
+if __name__ == "__main__":
+    run(main)

@@ -1,0 +1,149 @@
+"""How far are the predictions from what others measured, and what would the constants be without some of the
+rows?
+
+A fit moves the constants from what their sources say (`prior`, as likely off as their spread says) towards
+the published steps. Rows of one source, model and mode count together as one measurement each, whatever their
+number: a page with a hundred rows is one machine. A cross-validation fits without a device (or a model) and
+predicts its rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from profiling.forecast.anchor import anchored
+from profiling.forecast.constants import Constant, Values, priors
+from profiling.forecast.engines import Mode
+from profiling.forecast.job import Job
+from profiling.forecast.step import Prediction, Setup, predict, step
+from profiling.forecast.table import OutOfRange, Row, job_of, setup_of
+
+# of a measured step around the model, one standard deviation; an eager one is as fast as its host, and hosts
+# differ
+SCATTER, HOST_SCATTER = math.log(1.1), math.log(1.3)
+NINE_OF_TEN = 1.645  # standard deviations
+WITHIN = 0.15
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One row that is in range. `device`: chips of one design together; `model`: shapes, whatever their
+    name."""
+
+    id: str
+    source: str
+    mode: str
+    device: str
+    model: str
+    native: bool
+    context: int
+    job: Job
+    setup: Setup
+    step_ms: float
+
+
+@dataclass(frozen=True)
+class Held:
+    """A measured step beside the prediction that knew nothing of its fold."""
+
+    row: Measured
+    prediction: Prediction
+
+    @property
+    def ratio(self) -> float:
+        return self.prediction.expected_ms / self.row.step_ms
+
+    @property
+    def near(self) -> bool:
+        return abs(self.ratio - 1) <= WITHIN
+
+    @property
+    def covered(self) -> bool:
+        return self.prediction.low_ms <= self.row.step_ms <= self.prediction.high_ms
+
+
+def measured(rows: Iterable[Row]) -> tuple[list[Measured], Counter[str]]:
+    """Rows in range, and how often each reason put one out of it."""
+    kept, reasons = [], Counter[str]()
+    for row in rows:
+        try:
+            setup = setup_of(row)
+        except OutOfRange as reason:
+            reasons[str(reason)] += 1
+            continue
+        job = job_of(row)
+        kept.append(
+            Measured(
+                row.text("id"),
+                row.text("source"),
+                row.text("mode"),
+                setup.device.name.split("-")[0].removesuffix(" PCIe").removesuffix(" Ti"),
+                "/".join(row.text(name) for name in ("layers", "hidden", "inter", "vocab")),
+                not job.packed,
+                int(row.number("context")),
+                job,
+                replace(setup, host_us=None),
+                row.number("step_ms"),
+            )
+        )
+    return kept, reasons
+
+
+def _machine(row: Measured) -> tuple[str, ...]:
+    """Rows that count as one: eager steps of a source show one host, whatever the model."""
+    return (row.source, row.mode) if row.setup.mode is Mode.EAGER else (row.source, row.mode, row.model)
+
+
+def fit(rows: Sequence[Measured]) -> Values:
+    """Constants that fit the rows, held to their priors; a constant that no row touches keeps its prior."""
+    from scipy.optimize import least_squares
+
+    start, members = priors(), list(Constant)
+    looseness = [math.log(constant.value.spread) / NINE_OF_TEN for constant in members]
+    many = Counter(_machine(row) for row in rows)
+    weights = [
+        1 / math.sqrt(many[_machine(row)]) / (HOST_SCATTER if row.setup.mode is Mode.EAGER else SCATTER)
+        for row in rows
+    ]
+
+    def values(logs: Sequence[float]) -> Values:
+        return {c: start[c] * math.exp(x) for c, x in zip(members, logs, strict=True)}
+
+    def residuals(logs: Sequence[float]) -> list[float]:
+        now = values(logs)
+        from_priors = [x / one for x, one in zip(logs, looseness, strict=True)]
+        return from_priors + [
+            weight * math.log(step(row.job, row.setup, now).total / row.step_ms)
+            for row, weight in zip(rows, weights, strict=True)
+        ]
+
+    # a loss that gives up on a row which nothing explains, instead of bending everything to it
+    return values(least_squares(residuals, [0.0] * len(members), loss="cauchy").x)
+
+
+def cross_validate(rows: Sequence[Measured], fold: Callable[[Measured], str]) -> list[Held]:
+    """Every row predicted with constants that never saw its fold."""
+    held = []
+    for name in sorted({fold(row) for row in rows}):
+        values = fit([row for row in rows if fold(row) != name])
+        held += [Held(row, predict(row.job, row.setup, values)) for row in rows if fold(row) == name]
+    return held
+
+
+def after_an_anchor(rows: Sequence[Measured]) -> list[Held]:
+    """Steps that the host launches, each predicted after the first of its machine (a source and a device)."""
+    machines: dict[tuple[str, str], list[Measured]] = {}
+    for row in rows:
+        if row.setup.mode is Mode.EAGER:
+            machines.setdefault((row.source, row.setup.device.name), []).append(row)
+    held = []
+    for first, *others in machines.values():
+        without = fit([row for row in rows if row.source != first.source])
+        machine = anchored(first.job, first.setup, first.step_ms, without)
+        for row in others:
+            known = replace(row.setup, host_us=machine.host_us, scale=machine.scale)
+            held.append(Held(row, predict(row.job, known, without)))
+    return held

@@ -1,0 +1,207 @@
+"""A row of the published table as something to predict, or the reason why it is out of range.
+
+Columns as in the published table; the measured time is not looked at. A missing column or a value that is no
+number is a UserError that names the line.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from profiling.forecast import engines, hosts
+from profiling.forecast.devices import find
+from profiling.forecast.engines import Engine, Family, Mode
+from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job
+from profiling.forecast.step import Setup
+from variants.errors import UserError
+
+COLUMNS = (
+    *(
+        "id",
+        "source",
+        "date",
+        "gpu",
+        "n_gpu",
+        "host_cpu",
+        "framework",
+        "model",
+        "layers",
+        "hidden",
+        "vocab",
+        "precision",
+        "batch",
+    ),
+    *("context", "weight_bytes", "kv_bytes", "mode", "mlp"),
+)
+MOST_ROWS = 8  # of a batch: beyond, products are no longer matrix times vector
+WHOLE_BUFFER = (
+    4096  # tokens: gpt-fast's eager attention copies its whole static cache, once per group of heads
+)
+GRAPH_LIMIT = 8192  # tokens: vLLM before 0.6 runs eager beyond (max_seq_len_to_capture)
+
+
+SERVING = (engines.VLLM, engines.SGLANG)
+
+
+class OutOfRange(Exception):
+    """Nothing here predicts this step; the message says why."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its values as text by column, with where it stands."""
+
+    where: str
+    values: dict[str, str]
+
+    def text(self, name: str) -> str:
+        return self.values[name].strip()
+
+    def number(self, name: str, default: float | None = None) -> float:
+        """A number of at least 0. `default`: of an empty field."""
+        text = self.text(name)
+        try:
+            value = float(text) if text or default is None else default
+        except ValueError:
+            value = math.nan
+        if not 0 <= value < math.inf:
+            raise UserError(f"{self.where}: {name} is {text!r}; a number of at least 0 is needed")
+        return value
+
+    def positive(self, name: str) -> float:
+        value = self.number(name)
+        if not value:
+            raise UserError(f"{self.where}: {name} is 0; more is needed")
+        return value
+
+
+def read(path: Path) -> list[Row]:
+    """All rows. Raises UserError for a file that is not such a table."""
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            lines = list(csv.DictReader(file))
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path}: not a readable table ({error})") from None
+    rows = [
+        Row(f"{path}, row {index}", {k: v or "" for k, v in line.items() if k})
+        for index, line in enumerate(lines, 2)
+    ]
+    missing = [name for name in COLUMNS if not rows or name not in rows[0].values]
+    if missing:
+        raise UserError(f"{path}: no column {', '.join(missing)}; one row per step is expected")
+    return rows
+
+
+_BY_FRAMEWORK = (
+    ("vllm", engines.VLLM),
+    ("sglang", engines.SGLANG),
+    ("tensorrt", engines.TENSORRT_LLM),
+    ("gpt-fast", engines.GPT_FAST),
+    ("automegakernel", engines.GPT_FAST),  # its eager and graph baselines are a model of that kind
+    ("llama.cpp", engines.LLAMA_CPP),
+    ("tinygrad", engines.TINYGRAD),
+    ("fastertransformer", engines.FASTER_TRANSFORMER),
+    ("transformers", engines.HF),
+)
+_MODES = {
+    "eager-hf": Mode.EAGER, "eager-torch": Mode.EAGER, "eager-vllm": Mode.EAGER, "llama.cpp": Mode.STREAM,
+    "llama.cpp-nograph": Mode.STREAM, "llama.cpp-graph": Mode.GRAPH, "tinygrad-jit": Mode.GRAPH,
+} | {mode.value: mode for mode in Mode}  # fmt: skip
+_OF_MODE = {"eager-hf": engines.HF, "eager-torch": engines.GPT_FAST, "eager-vllm": engines.VLLM}
+
+
+def _engine(row: Row, mode: Mode) -> Engine:
+    named, framework = row.text("mode"), row.text("framework").lower()
+    if named in _OF_MODE:
+        return _OF_MODE[named]
+    if named.startswith("llama.cpp"):
+        return engines.LLAMA_CPP
+    if mode in (Mode.ONE_LAUNCH, Mode.DEPENDENT):
+        return engines.MEGAQWEN if framework == "cooperative megakernel" else engines.NATIVE
+    found = next((engine for name, engine in _BY_FRAMEWORK if name in framework), None)
+    if found is None and re.match(r"hf\b", framework):
+        return engines.HF
+    if found is None and mode is Mode.STREAM:
+        return engines.NATIVE
+    if found is None or mode not in found.modes:
+        raise OutOfRange(f"what {row.text('framework') or 'this framework'} launches as {named} is not known")
+    return found
+
+
+_FAMILIES = (
+    ("qwen3", Family.QWEN3), ("qwen", Family.QWEN2), ("mistral", Family.MISTRAL), ("opt-", Family.OPT),
+    ("gpt-neox", Family.NEOX), ("pythia", Family.NEOX), ("gpt", Family.GPT2), ("phi-", Family.PHI3),
+    ("gemma", Family.GEMMA),
+)  # fmt: skip
+
+
+def _family(row: Row) -> Family:
+    name = row.text("model").lower()
+    known = next((family for part, family in _FAMILIES if part in name), None)
+    return known or (Family.GPT2 if row.text("mlp") == "plain" else Family.LLAMA)
+
+
+def _check_precision(row: Row, engine: Engine, mode: Mode) -> None:
+    precision, framework = row.text("precision"), row.text("framework").lower()
+    if NATIVE_BITS.get(precision) == 32 and engine in SERVING and mode is not Mode.EAGER:
+        raise OutOfRange(
+            "attention kernels of serving engines are built for 16 bits; what replaces them is not known"
+        )
+    if precision in NATIVE_BITS:
+        return
+    if precision not in PACKED_BITS:
+        raise OutOfRange(f"kernels of {precision} are not limited by bytes, and their rate is not known")
+    if mode is Mode.EAGER:
+        raise OutOfRange(
+            f"{precision} in an eager step: its kernels are not limited by bytes, their rate is not known"
+        )
+    if precision == "awq" and re.search(r"vllm 0\.[0-5]\b", framework):
+        raise OutOfRange("AWQ before Marlin kernels is not limited by bytes")
+
+
+def setup_of(row: Row) -> Setup:
+    """Where and how the row ran. Raises OutOfRange."""
+    named = row.text("mode")
+    if named not in _MODES:
+        raise OutOfRange(f"mode {named!r} is not known")
+    mode = _MODES[named]
+    engine = _engine(row, mode)
+    _check_precision(row, engine, mode)
+    if row.number("n_gpu", 1) != 1:
+        raise OutOfRange("more than one device: what they exchange is not modelled")
+    if row.number("batch", 1) > MOST_ROWS:
+        raise OutOfRange(f"a batch above {MOST_ROWS}: products are no longer matrix times vector")
+    if re.search(r"vllm 0\.[0-5]\b", row.text("framework").lower()) and row.number("context") > GRAPH_LIMIT:
+        raise OutOfRange(f"this engine runs eager beyond {GRAPH_LIMIT} tokens")
+    if engine is engines.GPT_FAST and mode is Mode.EAGER and row.number("context") > WHOLE_BUFFER:
+        raise OutOfRange(
+            f"eager attention copies its whole static cache: not modelled beyond {WHOLE_BUFFER} tokens"
+        )
+    try:
+        device = find(row.text("gpu"))
+    except UserError:
+        raise OutOfRange(f"device {row.text('gpu')!r} is not known") from None
+    machine = hosts.known(row.text("source"), device.name)
+    device = replace(device, host=hosts.kind(row.text("host_cpu"), device.host))
+    between = engine in SERVING and row.text("date")[:4] < "2025"
+    return Setup(device, engine, mode, between, machine.host_us if machine else None)
+
+
+def job_of(row: Row) -> Job:
+    """What the row's step reads."""
+    precision = row.text("precision")
+    bits = NATIVE_BITS.get(precision) or PACKED_BITS[precision]
+    weight_bytes = row.positive("weight_bytes")
+    return Job(
+        _family(row),
+        int(row.positive("layers")),
+        weight_bytes,
+        weight_bytes * 8 / bits,
+        row.number("kv_bytes"),
+        packed=precision not in NATIVE_BITS,
+        casts=bits != 32,
+    )
