@@ -59,7 +59,7 @@ def test_more_threads_than_cores_are_allowed(tmp_path: Path) -> None:
 COMMANDS = {
     "list": ["-m", "experiments"],
     "help": ["-m", "experiments.floor", "--help"],
-    "rich": ["-m", "experiments.work", "--out", "OUT"],
+    "rich": ["-m", "experiments.work", "--quick", "--model", "tiny", "--out", "OUT"],
     "json": ["-m", "experiments.sizing", "--quiet", "--json", "--out", "OUT"],
     "print": ["-m", "experiments.predict"],
     "report": ["-m", "reports.build", "RUN"],

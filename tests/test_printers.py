@@ -60,6 +60,15 @@ def test_a_name_longer_than_the_console_goes_on_below(width: int) -> None:
     assert re.sub(r"[^a-z]", "", text.split("─")[-1]) == name and "12" in text
 
 
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_answer_is_one_line_in_a_pipe_and_fits_a_terminal(terminal: bool) -> None:
+    out, words = io.StringIO(), "word " * 40 + "end"
+    page = Page("t", [Section("Answer", [Sentence(words)])])
+    show(Console(file=out, width=40, force_terminal=terminal), page)
+    lines = out.getvalue().splitlines()
+    assert max(map(len, lines)) <= 40 if terminal else lines == [words]
+
+
 def test_the_console_ends_with_the_answer_and_leaves_details_to_the_report() -> None:
     more, detail = Section("More", [Bullets(["b"])]), Section("Run", [Sentence("no")], detail=True)
     page = Page("t", [Section("Answer", [Sentence("yes")]), more, detail])

@@ -9,6 +9,7 @@ import argparse
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -129,7 +130,7 @@ def console(arguments: argparse.Namespace) -> Any:
 
     if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
         sys.stdout.reconfigure(errors="replace")
-    width = None if sys.stdout.isatty() else max(80, int(os.environ.get("COLUMNS", "100")))
+    width = None if sys.stdout.isatty() else max(80, shutil.get_terminal_size((100, 24)).columns)
     return Console(quiet=arguments.quiet, width=width, highlight=False, soft_wrap=False)
 
 

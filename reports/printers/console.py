@@ -21,14 +21,21 @@ BETWEEN = 3  # characters between two columns; the edges take one each
 
 
 def show(console: Console, page: Page, *files: str) -> None:
-    """Print a page without its details and pictures, then where the `files` are, and the answer last."""
+    """Print a page without its details and pictures, then where the `files` are, and the answer last.
+
+    Into a pipe the answer's sentences are one line each, however long: they are what `tail -1` and grep read.
+    """
     answer, *others = page.sections
     for section in others:
         if not section.detail:
             show_section(console, section)
     for file in files:
         _print(console, Code(file))
-    print_blocks(console, answer.blocks)
+    for block in answer.blocks:
+        if isinstance(block, Sentence) and not console.is_terminal:
+            console.print(_text(block.text), soft_wrap=True)
+        else:
+            _print(console, block)
 
 
 def show_section(console: Console, section: Section) -> None:
