@@ -55,9 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     model, device = model_on_device(arguments)
     variants = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
-    if variants[0].cache == "none":
+    if not variants[0].cache.keeps:
         raise UserError("--variant naive: batching is about decode, choose a rung with a cache")
-    if variants[0].precision != arguments.precision or variants[0].kv != "as precision":
+    if variants[0].precision.name != arguments.precision or variants[0].kv.narrow:
         raise UserError(
             f"--variant {arguments.variant}: the roofline knows one width, give it by --precision"
         )

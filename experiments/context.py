@@ -74,14 +74,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
     """Every cached rung of the same precision that runs here without a long compilation."""
-    from variants.requirements import compiles, why_not
 
     if arguments.quick:
         return QUICK_VARIANTS
 
     def chosen(variant: Variant) -> bool:
-        full = variant.precision == arguments.precision and variant.kv == "as precision"
-        return full and not compiles(variant) and why_not(variant, device) is None
+        full = variant.precision.name == arguments.precision and not variant.kv.narrow
+        return full and not variant.executor.compiles and variant.why_not(device) is None
 
     return [variant.name for variant in ladder(arguments.precision).values() if chosen(variant)]
 

@@ -95,13 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _list(variants: dict[str, Variant], device: str) -> Table:
     """Every variant: parent, slot changed, what it should remove, and why it cannot run here."""
-    from variants.requirements import why_not
-
     rows = []
     for variant in variants.values():
         changed = variant.difference
         what = f"{changed[0]}: {changed[2]}" if changed else "the root"
-        reason = why_not(variant, device)
+        reason = variant.why_not(device)
         about = f"not here: {reason}" if reason else variant.removes
         rows.append((variant.name, variant.parent.name if variant.parent else "", f"{what}\n{about}"))
     heads = ("variant", "from", "what it changes, and what that should remove")
@@ -115,12 +113,11 @@ def _runner(
     from experiments.shared.setup import model_for
     from profiling.measure.runner import Runner
     from profiling.results.record import RunFolder
-    from variants.requirements import compiles
 
     model = model_for(arguments, device)
     workload = Workload.restored(resumed.data["workload"]) if resumed else _workload(arguments, model.config)
     if arguments.quick and not arguments.variant:  # what compiles for minutes does not fit into a minute
-        chosen = [variant for variant in chosen if not compiles(variant)]
+        chosen = [variant for variant in chosen if not variant.executor.compiles]
     run = resumed or RunFolder.create(arguments.out, "floor", device.type)
     return Runner(run, workload, model, chosen)
 
@@ -171,10 +168,9 @@ def _resume(arguments: argparse.Namespace) -> RunFolder:
 
 def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: str) -> None:
     """A variant that was asked for by name and cannot run here is bad input; else it is only skipped."""
-    from variants.requirements import why_not
 
     for name in set(wanted) & set(variants):
-        reason = why_not(variants[name], device)
+        reason = variants[name].why_not(device)
         if reason:
             raise UserError(f"--variant {name}: {reason}")
 

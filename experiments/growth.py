@@ -82,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = RunFolder.create(arguments.out, "growth", "cpu")
     run.data |= {
         "environment": environment(torch.device("cpu")),
-        "model": {"name": models[0], "precision": variant.precision},
+        "model": {"name": models[0], "precision": variant.precision.name},
     }
     with ProgressLine(arguments.quiet) as progress:
         measured = grow(run, points(models, batches, threads), variant, workload, progress)

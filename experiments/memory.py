@@ -22,10 +22,13 @@ from profiling.cost.work import kv_bytes_per_token, weights_stored_bytes
 from reports.experiment import curves
 from reports.page import Table
 from reports.pictures import Curves, level
+from variants.backends.backend import MODULES
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder
-from variants.spec import SLOTS, Variant
+from variants.slots.cache import CacheOption
+from variants.slots.kv import KvOption
+from variants.spec import Variant
 
 if TYPE_CHECKING:
     from variants.model import GPT
@@ -77,11 +80,10 @@ def formula_bytes(model: GPT, context: int, batch: int) -> int:
 
 def one_of_each_cache(rungs: dict[str, Variant]) -> list[Variant]:
     """The first rung with each option of the slots that decide how the past is stored."""
-    slots = [slot for slot in ("cache", "kv") if slot in SLOTS]
-    found: dict[tuple[str, ...], Variant] = {}
+    found: dict[tuple[CacheOption, KvOption], Variant] = {}
     for variant in rungs.values():
-        if variant.cache != "none" and variant.backend == "modules":
-            found.setdefault(tuple(variant.slot(slot) for slot in slots), variant)
+        if variant.cache.keeps and variant.backend is MODULES:
+            found.setdefault((variant.cache, variant.kv), variant)
     return list(found.values())
 
 

@@ -21,9 +21,12 @@ from profiling.cost import work
 from reports.experiment import curves
 from reports.page import Figure, Table
 from reports.pictures import Curves
+from variants.backends.backend import MODULES
 from variants.config import GPTConfig
 from variants.errors import UserError
+from variants.executors.executor import EAGER
 from variants.ladder import ladder
+from variants.slots.pages import DEFAULT
 from variants.spec import Variant
 
 if TYPE_CHECKING:
@@ -52,11 +55,11 @@ class Counted:
 
 def eager_rungs(precision: str) -> list[Variant]:
     """Rungs whose operations can be watched one by one, and that store the weights as the first does."""
-    plain = {"executor": "eager", "pages": "default", "backend": "modules", "precision": precision}
     return [
         variant
         for variant in ladder(precision).values()
-        if all(variant.slot(slot) == option for slot, option in plain.items())
+        if (variant.executor, variant.pages, variant.backend) == (EAGER, DEFAULT, MODULES)
+        and variant.precision.name == precision
     ]
 
 
@@ -70,8 +73,8 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
     config = model.config
     slots = tuple(n + 1 for n in contexts)
     decoder = Decoder.of(variant, model, batch=batch, capacity=slots[-1], buckets=slots)
-    last = 1 if variant.head == "last position" else None
-    calls = work.matmul_calls(config, fused_attention=variant.attention == "fused")
+    last = variant.head.logits
+    calls = work.matmul_calls(config, variant.attention.matmuls)
     for n in contexts:
         tokens = torch.arange(n * batch, device=model.device).view(batch, n) % config.vocab_size
         passes = {

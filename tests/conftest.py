@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines are not test output
 
@@ -14,6 +15,7 @@ if not torch.cuda.is_available():  # must stand before anything imports Triton
 
 from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
+from variants.slots.attention import FUSED, Attention
 
 # the models are tiny: a second thread only waits, and several test processes run side by side
 torch.set_num_threads(1)
@@ -44,3 +46,14 @@ def model(request: pytest.FixtureRequest) -> GPT:
 @pytest.fixture(scope="session")
 def tiny() -> GPT:
     return random_model(PRESETS["tiny"], seed=1)
+
+
+@pytest.fixture
+def mask_turned_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every rung with fused attention sees exactly what it must not see."""
+
+    def build() -> Attention:
+        fused = FUSED.build()
+        return lambda q, k, v, visible: fused(q, k, v, ~visible)
+
+    monkeypatch.setattr("variants.ladder.FUSED", replace(FUSED, build=build))

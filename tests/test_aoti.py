@@ -12,9 +12,8 @@ from variants.decoder import Decoder
 from variants.executors.aoti import AotStep, compile_step
 from variants.ladder import ladder
 from variants.model import random_model
-from variants.requirements import why_not
 
-reason = why_not(ladder()["aoti"], "cpu")
+reason = ladder()["aoti"].why_not("cpu")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(reason is not None, reason=str(reason))]
 
 CONFIG = GPTConfig(n_layer=1, n_head=2, n_embd=16, n_ctx=12, vocab_size=31)

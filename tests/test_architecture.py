@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.shared.map import ROOMS, arrows, drawn, room_of
+from experiments.shared.map import ROOMS, arrows, drawn, files_of, imported, room_of
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(p.stem for p in (ROOT / "experiments").glob("[a-z]*.py"))
@@ -25,11 +25,25 @@ def test_every_file_is_in_a_room() -> None:
 @pytest.mark.parametrize("room", ROOMS)
 def test_imports_go_one_way(room: str) -> None:
     order = list(ROOMS)
-    # the decoder is built of slots, executors and backends, and they of its model: one floor, both directions
+    # the decoder is built of slots, backends and executors, and they of its model: see the next test
     above = order[: 4 if room.startswith("variants") else order.index(room) + 1]
     if room == "reports":
         above = [other for other in above if other not in NEEDS_TORCH]
     assert arrows()[room] <= {*above}
+
+
+def test_variants_is_built_from_the_ground_up() -> None:
+    """Ground (config, model, ...), slots, backends, executors, and on top what is made of them all."""
+    top = ("spec", "ladder", "decoder", "prefix", "sampling")
+    on_top = {f"variants.{name}" for name in top}
+    order = list(ROOMS)[:4]
+    for room in order[1:]:
+        known = {name for file in files_of(room) for name in imported(file)}
+        assert not {name for name in known if any(f"{name}.".startswith(f"{t}.") for t in on_top)}, room
+        assert arrows()[room] <= {*order[: order.index(room)]}
+    for file in files_of("variants"):
+        if file.stem not in top:
+            assert {room_of(name) for name in imported(file)} <= {"variants", None}, file.stem
 
 
 def test_the_picture_of_the_rooms_is_todays() -> None:

@@ -6,14 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
+from variants.backends.backend import MODULES
 from variants.decoder import Decoder
 from variants.executors.capture_rules import CaptureError, check_capturable
 from variants.ladder import ladder
 from variants.model import GPT
+from variants.slots.pages import DEFAULT
 
-FIXED = [
-    v.name for v in ladder().values() if v.fixed_shape and v.backend == "modules" and v.pages == "default"
-]
+FIXED = [v.name for v in ladder().values() if v.fixed_shape and v.backend is MODULES and v.pages is DEFAULT]
 
 
 @pytest.mark.parametrize("name", FIXED)

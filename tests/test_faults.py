@@ -12,7 +12,6 @@ from profiling.gate.faults import FAULTS, Fault
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
-from variants.requirements import why_not
 
 # the check that each bug must not get past; most fail others too
 MEANT = {
@@ -91,7 +90,7 @@ def test_wrong_order_passes_the_check_of_greedy_tokens(gates) -> None:
 def test_a_finding_names_what_was_seen(tiny, name: str) -> None:
     model = attentive(tiny)
     (fault,) = (fault for fault in FAULTS if fault.name == name)
-    assert not why_not(ladder()[fault.variant], "cpu")
+    assert not ladder()[fault.variant].why_not("cpu")
     finding = examine(fault, model, "float32", Gate(model, "float32", steps=8, forced=16), seed=0)
     assert finding.crashed == "" and MEANT[name] in finding.caught_by and finding.reason
     assert len(finding.right) == len(finding.broken) == 28

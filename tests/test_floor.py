@@ -128,12 +128,7 @@ def test_a_variant_that_sees_itself_fail_is_out(calls: int, tmp_path: Path, caps
     assert result["variants"]["sdpa"]["step_ms"]["6"] > 0
 
 
-def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, monkeypatch) -> None:
-    from variants.slots import attention
-
-    monkeypatch.setitem(
-        attention.ATTENTIONS, "fused", lambda q, k, v, visible: attention.fused(q, k, v, ~visible)
-    )
+def test_a_variant_that_fails_the_gate_has_no_time(tmp_path: Path, capsys, mask_turned_over) -> None:
     result = run([*FAST, "--variant", "sdpa", "--out", str(tmp_path)], capsys)
     assert result["variants"]["sdpa"]["gate"] == "fail" and result["variants"]["sdpa"]["step_ms"]["6"] is None
 

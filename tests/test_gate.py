@@ -12,12 +12,14 @@ from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import random_model
-from variants.requirements import compiles, why_not
-from variants.slots.cache import StaticCache
+from variants.slots.kv import AS_PRECISION
+from variants.slots.precision import FLOAT32
+from variants.slots.static_cache import StaticCache
 
-RUNS_HERE = [v.name for v in ladder().values() if not why_not(v, "cpu") and not compiles(v)]
+RUNS_HERE = [v.name for v in ladder().values() if not v.why_not("cpu") and not v.executor.compiles]
 
-EXACT = [v.name for v in map(ladder().get, RUNS_HERE) if (v.precision, v.kv) == ("float32", "as precision")]
+COMPILED = [v.name for v in ladder().values() if v.executor.compiles and not v.why_not("cpu")]
+EXACT = [v.name for v in map(ladder().get, RUNS_HERE) if (v.precision, v.kv) == (FLOAT32, AS_PRECISION)]
 
 
 @pytest.fixture(scope="module")
@@ -51,7 +53,7 @@ def test_the_same_holds_at_other_precisions(gates: dict, name: str, precision: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [v.name for v in ladder().values() if compiles(v) and not why_not(v, "cpu")])
+@pytest.mark.parametrize("name", COMPILED)
 def test_compiled_rungs_pass_over_several_buckets(name: str) -> None:
     model = random_model(CONFIGS["one-kv-head"], 1)
     decoder = Decoder.of(ladder()[name], model, buckets=(16, 33))

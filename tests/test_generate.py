@@ -154,11 +154,7 @@ def test_without_a_proof_there_are_no_times(tmp_path: Path, capsys: pytest.Captu
     assert result["ttft_ms"] is None and result["tokens_ms"] is None and not re.search(r"TTFT \d", out)
 
 
-def test_a_wrong_variant_writes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    from variants.slots import attention
-
-    broken = attention.ATTENTIONS["fused"]
-    monkeypatch.setitem(attention.ATTENTIONS, "fused", lambda q, k, v, visible: broken(q, k, v, ~visible))
+def test_a_wrong_variant_writes_nothing(tmp_path: Path, mask_turned_over: None, capsys) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.run(generate.main, ["--model", "tiny", "--new", "4", "--out", str(tmp_path)])
     captured = capsys.readouterr()

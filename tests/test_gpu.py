@@ -9,7 +9,7 @@ from profiling.gate import Gate
 from variants.decoder import Decoder
 from variants.executors.capture_rules import CaptureError
 from variants.executors.cuda_graph import capture
-from variants.executors.executor import EXECUTORS
+from variants.executors.executor import GRAPH
 from variants.ladder import ladder
 from variants.model import GPT, random_model
 
@@ -105,7 +105,7 @@ def test_one_launch_in_a_graph(tiny: GPT, cooperative: bool) -> None:
         decoder.cache.rewind(held)
         decoder.token.copy_(token)
 
-    replay = EXECUTORS["CUDA graph"]().build(backend.step, decoder.token, restore)
+    replay = GRAPH.build().build(backend.step, decoder.token, restore)
     eager = Decoder.of(ladder()["sdpa"], there)
     eager.prefill(PROMPT.cuda())
     for _ in range(5):
@@ -118,7 +118,7 @@ def test_dependent_launches_change_nothing(tiny: GPT, pdl: bool) -> None:
     if pdl and torch.cuda.get_device_capability() < (9, 0):
         pytest.skip("programmatic dependent launch needs compute capability 9.0")
     from variants.backends.triton_step.steps import TritonStep
-    from variants.slots.cache import StaticCache
+    from variants.slots.static_cache import StaticCache
 
     there = on_cuda(tiny)
     cache = StaticCache(there.config, 1, 32, there.wpe.weight)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -9,10 +11,13 @@ from profiling.gate import Gate
 from profiling.measure.expect import floor_bytes
 from profiling.measure.memory import decoder_bytes, storage_bytes
 from tests.conftest import CONFIGS
+from variants.backends.backend import ONE_LAUNCH
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import random_model
-from variants.slots.kv import KV_ROUNDING, NarrowCache, as_stored, kv_element_bytes
+from variants.slots.cache import CONCAT, PAGED, STATIC
+from variants.slots.kv import KV_BFLOAT16, KV_INT8, KvOption
+from variants.slots.narrow_cache import NarrowCache, as_stored
 from variants.spec import Variant
 
 
@@ -28,13 +33,13 @@ def test_the_rungs_pass_the_gate_at_every_precision(name: str, precision: str, c
     assert (result.drift is not None) == (name != "paged")
 
 
-@pytest.mark.parametrize("kv", list(KV_ROUNDING))
+@pytest.mark.parametrize("kv", [KV_BFLOAT16, KV_INT8], ids=lambda kv: kv.name)
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e4])
-def test_what_is_stored_comes_back_within_its_rounding(kv: str, scale: float) -> None:
+def test_what_is_stored_comes_back_within_its_rounding(kv: KvOption, scale: float) -> None:
     x = scale * torch.randn(2, 3, 5, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     error = (as_stored(x, kv) - x).abs()
     largest = x.abs().amax(dim=-1, keepdim=True)
-    assert (error <= (largest / 253 if kv == "int8" else x.abs() * 2.0**-8)).all()
+    assert (error <= (largest / 253 if kv is KV_INT8 else x.abs() * 2.0**-8)).all()
 
 
 def test_every_head_and_token_has_its_own_scale() -> None:
@@ -43,9 +48,9 @@ def test_every_head_and_token_has_its_own_scale() -> None:
     loudness = (
         torch.tensor([1e-3, 1.0, 1e3])[None, :, None, None] * torch.tensor([1.0, 50.0, 1.0, 1e4])[:, None]
     )
-    back = as_stored(x * loudness, "int8") / loudness
+    back = as_stored(x * loudness, KV_INT8) / loudness
     assert (back - x).abs().max() < x.abs().max() / 250
-    assert (as_stored(torch.zeros(1, 1, 1, 8), "int8") == 0).all()
+    assert (as_stored(torch.zeros(1, 1, 1, 8), KV_INT8) == 0).all()
 
 
 @pytest.mark.parametrize("name", ["kv-bf16", "kv-int8", "sdpa", "paged"])
@@ -57,7 +62,7 @@ def test_bytes_by_formula_are_those_of_the_tensors(tiny, name: str) -> None:
     scratch = 2 * 2 * 16 * 48 * 4 if name == "paged" else 0  # layers, K and V, a block, width, float32
     assert held["cache_bytes"] - table - scratch == held["cache_formula_bytes"]
     narrow, wide = (floor_bytes(decoder, n) for n in (0, 10))
-    per_value = kv_element_bytes(decoder.variant.kv, tiny.config, 4)
+    per_value = decoder.variant.kv.element_bytes(tiny.config, 4)
     assert wide - narrow == 10 * 2 * 2 * 2 * 48 * per_value
 
 
@@ -96,15 +101,18 @@ def test_a_scale_of_another_token_is_caught(tiny) -> None:
 @pytest.mark.parametrize(
     ("slots", "words"),
     [
-        ({"cache": "paged", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
-        ({"cache": "concat", "kv": "int8"}, "kv 'int8' is written for cache 'static'"),
-        ({"cache": "paged", "backend": "one launch"}, "backend 'one launch' reads a static cache"),
+        ({"cache": PAGED, "kv": KV_INT8}, "kv 'int8' is written for cache 'static'"),
+        ({"cache": CONCAT, "kv": KV_INT8}, "kv 'int8' is written for cache 'static'"),
         (
-            {"cache": "static", "kv": "int8", "backend": "one launch"},
-            "backend 'one launch' reads a static cache",
+            {"cache": PAGED, "backend": ONE_LAUNCH},
+            "backend 'one launch' reads cache 'static' stored 'as precision'",
+        ),
+        (
+            {"cache": STATIC, "kv": KV_INT8, "backend": ONE_LAUNCH},
+            "backend 'one launch' reads cache 'static' stored 'as precision'",
         ),
     ],
 )
-def test_pairs_that_are_not_written_are_refused(slots: dict[str, str], words: str) -> None:
+def test_pairs_that_are_not_written_are_refused(slots: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         Variant("impossible", "nothing", **slots)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import pytest
 
 from variants.errors import UserError
+from variants.executors.executor import EAGER, ExecutorOption
 from variants.ladder import BASELINE, ladder, select
-from variants.requirements import why_not
+from variants.option import Option, declared
+from variants.slots.cache import CONCAT, NONE, CacheOption
+from variants.slots.mask import SHARED
 from variants.spec import SLOTS, Variant
 
 PRECISIONS = ["float64", "float32", "bfloat16"]
@@ -19,33 +22,36 @@ def test_every_rung_is_one_slot_from_its_parent(precision: str) -> None:
     assert [v.name for v in roots] == ["naive"]
     for variant in rungs.values():
         if variant.parent is not None:
-            changed = [slot for slot in SLOTS if variant.slot(slot) != variant.parent.slot(slot)]
+            changed = [slot for slot in SLOTS if variant.slot(slot) is not variant.parent.slot(slot)]
             assert len(changed) == 1
             assert variant.difference == (
                 changed[0],
-                variant.parent.slot(changed[0]),
-                variant.slot(changed[0]),
+                variant.parent.slot(changed[0]).name,
+                variant.slot(changed[0]).name,
             )
             assert rungs[variant.parent.name] is variant.parent
 
 
 def test_then_refuses_no_change_and_two_changes() -> None:
     root = Variant("root", "nothing")
-    for change in ({}, {"cache": "none"}, {"cache": "concat", "mask": "shared bool"}):
+    changes: list[dict[str, Option]] = [{}, {"cache": NONE}, {"cache": CONCAT, "mask": SHARED}]
+    for change in changes:
         with pytest.raises(ValueError, match="exactly one slot"):
             root.then("next", "something", **change)
 
 
-@pytest.mark.parametrize("executor", [e for e in SLOTS["executor"] if e != "eager"])
-@pytest.mark.parametrize("cache", ["none", "concat"])
-def test_a_replay_over_a_growing_cache_is_refused(cache: str, executor: str) -> None:
+@pytest.mark.parametrize(
+    "executor", [e for e in declared(ExecutorOption).values() if e is not EAGER], ids=lambda e: e.name
+)
+@pytest.mark.parametrize("cache", [NONE, CONCAT], ids=lambda cache: cache.name)
+def test_a_replay_over_a_growing_cache_is_refused(cache: CacheOption, executor: ExecutorOption) -> None:
     with pytest.raises(ValueError, match="fixed shape"):
         Variant("impossible", "nothing", cache=cache, executor=executor)
 
 
-def test_an_unknown_filling_is_refused() -> None:
-    with pytest.raises(ValueError, match="cache has no option 'ring'"):
-        Variant("odd", "nothing", cache="ring")
+def test_an_option_of_another_slot_is_refused() -> None:
+    with pytest.raises(ValueError, match="cache takes a CacheOption"):
+        Variant("odd", "nothing", cache=SHARED)  # type: ignore[arg-type]
 
 
 def test_selection_adds_what_it_is_compared_with() -> None:
@@ -62,6 +68,6 @@ def test_an_unknown_variant_is_named_with_the_known_ones() -> None:
 
 @pytest.mark.parametrize(("name", "counterpart"), [("cudagraph", "tape"), ("compile-cudagraph", "compile")])
 def test_cuda_rungs_name_their_counterpart_on_cpu(name: str, counterpart: str) -> None:
-    reason = why_not(ladder()[name], "cpu")
+    reason = ladder()[name].why_not("cpu")
     assert reason is not None and "CUDA" in reason and counterpart in reason
-    assert why_not(ladder()[name], "cuda") is None
+    assert ladder()[name].why_not("cuda") is None

@@ -20,7 +20,7 @@ from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import random_model
 from variants.slots.pages import why_no_huge_pages
-from variants.slots.precision import QUANTISED, WEIGHT_BYTES
+from variants.slots.precision import INT8
 
 CPU = torch.device("cpu")
 TINY = PRESETS["tiny"]
@@ -40,13 +40,13 @@ def test_the_tensors_of_a_decoder_have_the_bytes_that_arithmetic_gives_them(
     config = GPTConfig(n_layer=2, n_head=4, n_embd=128, n_ctx=64, vocab_size=101, tied_head=tied)
     decoder = _decoder(name, config, batch)
     precision, other = decoder.variant.precision, decoder.model.wpe.weight.element_size()
-    weights = weights_read_bytes(config, WEIGHT_BYTES[precision], batch, other)
-    if precision == "int8":
+    weights = weights_read_bytes(config, precision.bytes_per_weight, batch, other)
+    if precision is INT8:
         outputs = config.n_layer * (3 + 1 + 4 + 1) * config.n_embd + config.vocab_size
         weights += 4 * outputs  # a float32 scale each
-    if precision in QUANTISED:  # the token table stays as it was, beside a quantised head
+    if not precision.plain:  # the token table stays as it was, beside a quantised head
         rows = batch * config.n_embd
-        weights += rows * other - (0 if tied else round(rows * WEIGHT_BYTES[precision]))
+        weights += rows * other - (0 if tied else round(rows * precision.bytes_per_weight))
     assert floor_bytes(decoder, context) == weights + kv_read_bytes(config, context, other, batch)
 
 
@@ -91,7 +91,7 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
         return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in weights_read_whole(decoder.model)}
 
     for decoder in decoders:
-        read, own = pointers(decoder, decoder.variant.pages)
+        read, own = pointers(decoder, decoder.variant.pages.name)
         assert own < read
     read, own = pointers(decoders[2], "huge")  # nobody's weights lie there
     assert len(read) == 1 and not own & read

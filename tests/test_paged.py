@@ -14,6 +14,7 @@ from tests.conftest import CONFIGS
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.executors.executor import TAPE
 from variants.ladder import ladder
 from variants.prefix import prefill_shared
 from variants.slots.blocks import BlockPool, blocks_for
@@ -233,7 +234,7 @@ def test_a_recorded_step_reads_the_block_table_from_memory() -> None:
     from variants.model import random_model
 
     model = random_model(CONFIGS["grouped"], 1)
-    recorded = ladder()["paged"].then("paged-tape", "the model's Python", executor="op tape")
+    recorded = ladder()["paged"].then("paged-tape", "the model's Python", executor=TAPE)
     tape, eager = Decoder.of(recorded, model), Decoder.of(ladder()["paged"], model)
     for decoder in (tape, eager):
         decoder.prefill(text_for(model, 1, 14))

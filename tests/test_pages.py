@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from variants.slots.pages import HUGE_PAGE_BYTES, on_huge_pages, why_no_huge_pages
+from variants.slots.huge_pages import HUGE_PAGE_BYTES, on_huge_pages
+from variants.slots.pages import why_no_huge_pages
 
 pytestmark = pytest.mark.skipif(why_no_huge_pages("cpu") is not None, reason=str(why_no_huge_pages("cpu")))
 

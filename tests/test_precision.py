@@ -13,20 +13,14 @@ from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT, random_model
-from variants.slots.precision import (
-    BLOCK,
-    GROUP,
-    QUANTISED,
-    WEIGHT_BYTES,
-    Int4Linear,
-    Int8Linear,
-    convert,
-    exact_copy,
-    quantise_rows,
-)
+from variants.option import declared
+from variants.slots.precision import PrecisionOption
+from variants.slots.quantised import BLOCK, GROUP, Int4Linear, Int8Linear, exact_copy, quantise_rows
 from variants.spec import Variant
 
 needs_kernels = pytest.mark.skipif(why_no_one_launch("cpu") is not None, reason=str(why_no_one_launch("cpu")))
+PRECISIONS = declared(PrecisionOption)
+QUANTISED = {"int8": Int8Linear, "int4": Int4Linear}
 ODD = GPTConfig(n_layer=2, n_head=4, n_kv_head=2, n_embd=60, n_inner=100, n_ctx=140, vocab_size=131)
 
 
@@ -37,7 +31,7 @@ def linear(inputs: int, outputs: int, seed: int, bias: bool = True) -> nn.Linear
 
 def modules_rung(precision: str) -> Variant:
     """The modules backend at this precision: plain PyTorch arithmetic."""
-    return ladder()["sdpa"].then(f"modules {precision}", "", precision=precision)
+    return ladder()["sdpa"].then(f"modules {precision}", "", precision=PRECISIONS[precision])
 
 
 @settings(deadline=None, max_examples=50)
@@ -85,7 +79,7 @@ def test_quantising_is_deterministic_and_leaves_the_model_alone() -> None:
     model = random_model(ODD, seed=1)
     before = model.blocks[0].qkv.weight.clone()
     for precision in QUANTISED:
-        first, second = convert(model, precision), convert(model, precision)
+        first, second = (PRECISIONS[precision].build(model) for _ in range(2))
         for (name, a), (_, b) in zip(first.named_buffers(), second.named_buffers(), strict=True):
             assert a.equal(b), name
         assert isinstance(first.lm_head, QUANTISED[precision])
@@ -105,17 +99,19 @@ def test_zero_rows_survive() -> None:
 @pytest.mark.parametrize("precision", ["bfloat16", "int8", "int4"])
 def test_bytes_per_weight(precision: str) -> None:
     """What the byte counts assume is what the tensors take, at sizes that need no padding."""
-    model = convert(random_model(GPTConfig(n_layer=1, n_head=2, n_embd=256, n_ctx=8), seed=1), precision)
+    model = PRECISIONS[precision].build(
+        random_model(GPTConfig(n_layer=1, n_head=2, n_embd=256, n_ctx=8), seed=1)
+    )
     up = model.blocks[0].up
     stored = sum(t.nbytes for name, t in up.state_dict().items() if name != "bias")
-    assert stored / (256 * 1024) == pytest.approx(WEIGHT_BYTES[precision], rel=0.02)
+    assert stored / (256 * 1024) == pytest.approx(PRECISIONS[precision].bytes_per_weight, rel=0.02)
 
 
 @pytest.mark.parametrize("precision", QUANTISED)
 def test_the_truth_has_the_stored_weights(precision: str) -> None:
     model = random_model(ODD, seed=1)
-    exact = exact_copy(model, precision)
-    stored = convert(model, precision).blocks[1].down.dequantised()
+    exact = exact_copy(model, PRECISIONS[precision])
+    stored = PRECISIONS[precision].build(model).blocks[1].down.dequantised()
     assert exact.blocks[1].down.weight.dtype == torch.float64
     assert exact.blocks[1].down.weight.float().equal(stored)
 

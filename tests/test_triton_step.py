@@ -6,6 +6,7 @@ The interpreter proves results, not speed, and not what a compiled kernel does: 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
@@ -17,15 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.triton_reference import PHASES, Case, check_phases
-from variants.backends.modules import Modules
+from variants.backends.backend import FUSED_TRITON
 from variants.backends.triton_step import steps
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.executors.capture_rules import check_capturable
 from variants.executors.tape import record
 from variants.model import random_model
-from variants.slots.precision import convert
-from variants.spec import Variant
+from variants.slots.precision import FLOAT64, INT4
 
 BLOCK = 4  # keys per tile: small, so that a few tokens cross its edges
 CONFIGS = {
@@ -121,7 +121,7 @@ def test_logits_that_are_not_numbers_give_a_token_of_the_vocabulary() -> None:
 
 def test_float64_and_four_bits_are_refused() -> None:
     case = Case(CONFIGS["tiny"], "float32", 3)
-    for model in (convert(case.model, "float64"), convert(case.model, "int4")):
+    for model in (FLOAT64.build(case.model), INT4.build(case.model)):
         with pytest.raises(UserError, match="Triton backends"):
             steps.TritonStep(model, case.cache)
 
@@ -183,18 +183,15 @@ def test_torch_compile_sees_every_kernel(schedule: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["fused Triton", "one launch"])
-def test_the_gate_passes(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_gate_passes(backend: str) -> None:
     """The proof that a rung needs before it may have a time, over the interpreter."""
     from profiling.gate import Gate
-    from variants import decoder
+    from variants.decoder import Decoder
     from variants.ladder import ladder
 
-    def build(variant: Variant, modules: Modules) -> object:
-        return modules if variant.backend == "modules" else made(modules.model, modules.cache)
-
     made = {"fused Triton": steps.TritonStep, "one launch": steps.PersistentStep}[backend]
-    monkeypatch.setattr(decoder, "build_backend", build)
+    interpreted = replace(FUSED_TRITON, build=lambda modules, _: made(modules.model, modules.static_cache()))
     model = random_model(CONFIGS["grouped"], 1)
-    variant = ladder()["sdpa"].then("interpreted", "for this test", backend=backend)
-    result = Gate(model, "float32", steps=6, forced=14).check(decoder.Decoder.of(variant, model))
+    variant = ladder()["sdpa"].then("interpreted", "for this test", backend=interpreted)
+    result = Gate(model, "float32", steps=6, forced=14).check(Decoder.of(variant, model))
     assert (result.status, result.reason) == ("pass", "")

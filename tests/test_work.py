@@ -20,8 +20,10 @@ from experiments.shared.published import PUBLISHED, Check
 from experiments.shared.reproduced import LLAMA, TOY, work_checks
 from profiling.cost import work
 from profiling.cost.matmul_counter import MatmulCounter
+from variants.backends.backend import MODULES
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
+from variants.executors.executor import EAGER as EAGER_OPTION
 from variants.ladder import ladder
 from variants.model import GPT, random_model
 from variants.spec import Variant
@@ -30,7 +32,7 @@ ODD = GPTConfig(
     n_layer=3, n_head=6, n_embd=42, n_kv_head=2, n_ctx=48, vocab_size=91, n_inner=97, tied_head=False
 )
 MQA = GPTConfig(n_layer=2, n_head=5, n_embd=40, n_kv_head=1, n_ctx=40, vocab_size=33)
-EAGER = [v for v in ladder().values() if v.executor == "eager" and v.backend == "modules"]
+EAGER = [v for v in ladder().values() if v.executor is EAGER_OPTION and v.backend is MODULES]
 
 configs = st.builds(
     lambda layers, heads, group, dim, inner, vocab, tied: GPTConfig(
@@ -150,7 +152,7 @@ def test_attention_share_and_crossover_are_ratios_of_the_counts() -> None:
 def test_executed_matmuls_are_the_formula(variant: Variant, config: GPTConfig, batch: int) -> None:
     decoder = Decoder.of(variant, random_model(config), batch=batch, capacity=24, buckets=(9, 16, 24))
     tokens = torch.arange(11 * batch).view(batch, 11) % config.vocab_size
-    last = 1 if variant.head == "last position" else None
+    last = variant.head.logits
     with MatmulCounter() as prefill:
         decoder.prefill(tokens)
     slots = decoder.bucket(10)
@@ -160,7 +162,7 @@ def test_executed_matmuls_are_the_formula(variant: Variant, config: GPTConfig, b
             decoder.advance()
         expected = work.step_work(variant, context, decoder.bucket(context))
         assert step.macs == work.macs(config, expected * batch)
-        assert step.calls == work.matmul_calls(config, fused_attention=variant.attention == "fused")
+        assert step.calls == work.matmul_calls(config, variant.attention.matmuls)
 
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad, torch.enable_grad])

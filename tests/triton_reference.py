@@ -15,8 +15,10 @@ from torch.nn import functional as F
 from variants.backends.triton_step import ops, steps
 from variants.config import GPTConfig
 from variants.model import GPT, random_model
-from variants.slots.cache import StaticCache
-from variants.slots.precision import convert, exact_copy
+from variants.option import declared
+from variants.slots.precision import PrecisionOption
+from variants.slots.quantised import exact_copy
+from variants.slots.static_cache import StaticCache
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "int8": 2e-6}  # relative RMS, of a few layers of small models
 PHASES = ("qkv", "attend", "out", "up", "down")
@@ -91,7 +93,8 @@ class Case:
         with torch.no_grad():  # GPT-2's small weights leave attention nearly uniform at these widths
             for block in model.blocks:
                 block.qkv.weight.mul_(8)  # type: ignore[operator, union-attr]
-        self.model, self.exact = convert(model, precision), exact_copy(model, precision)
+        stored = declared(PrecisionOption)[precision]
+        self.model, self.exact = stored.build(model), exact_copy(model, stored)
         self.precision, self.batch = precision, batch
         self.cache = StaticCache(config, batch, capacity, self.model.wpe.weight)
         generator = torch.Generator().manual_seed(seed)

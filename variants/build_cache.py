@@ -15,8 +15,6 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import torch
-
 CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -29,6 +27,8 @@ def compiler() -> str | None:
 @functools.cache
 def toolchain() -> tuple[str, ...]:
     """Compiler version, torch version and instruction sets of this machine."""
+    import torch
+
     cxx = compiler()
     version = subprocess.run([cxx, "--version"], capture_output=True, text=True).stdout if cxx else "none"
     flags = platform.machine()

@@ -13,48 +13,14 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from variants.backends.modules import Backend, Modules
-from variants.backends.one_launch import OneLaunch
-from variants.config import GPTConfig
+from variants.backends.backend import Backend
+from variants.backends.modules import Modules
 from variants.errors import UserError
-from variants.executors.executor import EXECUTORS, Executor, WarmUp
+from variants.executors.executor import Executor, WarmUp
 from variants.model import GPT
-from variants.slots.attention import ATTENTIONS
-from variants.slots.cache import Cache, ConcatCache, NoCache, StaticCache
-from variants.slots.head import HEADS
-from variants.slots.kv import NarrowCache
-from variants.slots.mask import MASKS, Mask
-from variants.slots.paged_cache import PagedCache
-from variants.slots.pages import PAGES
-from variants.slots.precision import convert
+from variants.slots.cache import Cache
+from variants.slots.mask import Mask
 from variants.spec import Variant
-
-CACHES: dict[str, type[NoCache] | type[ConcatCache] | type[StaticCache] | type[PagedCache]] = {
-    "none": NoCache,
-    "concat": ConcatCache,
-    "static": StaticCache,
-    "paged": PagedCache,
-}
-
-
-def build_cache(variant: Variant, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
-    """Where the past is kept, stored as slot `kv` says; tensors as `like` where it says nothing."""
-    if variant.kv != "as precision":
-        return NarrowCache(config, batch, capacity, like, variant.kv)
-    return CACHES[variant.cache](config, batch, capacity, like)
-
-
-def build_backend(variant: Variant, modules: Modules) -> Backend:
-    """What a step runs through. A rung may have one per device."""
-    if variant.backend == "modules":
-        return modules
-    model, cache = modules.model, modules.cache
-    assert isinstance(cache, StaticCache)
-    if variant.backend == "one launch" and model.device.type == "cpu":
-        return OneLaunch(model, cache, variant.precision)
-    from variants.backends.triton_step import steps  # only where it is asked for: Triton is not everywhere
-
-    return (steps.TritonStep if variant.backend == "fused Triton" else steps.PersistentStep)(model, cache)
 
 
 class Parts(NamedTuple):
@@ -67,15 +33,12 @@ class Parts(NamedTuple):
 
 def build_parts(variant: Variant, model: GPT, batch: int, capacity: int) -> Parts:
     """The parts that this variant names, over a model of the root's precision on the model's device."""
-    model = PAGES[variant.pages](convert(model, variant.precision))
-    modules = Modules(
-        model,
-        build_cache(variant, model.config, batch, capacity, model.like),
-        MASKS[variant.mask](model.config, model.device),
-        ATTENTIONS[variant.attention],
-        HEADS[variant.head],
-    )
-    return Parts(modules, build_backend(variant, modules), EXECUTORS[variant.executor]())
+    model = variant.pages.build(variant.precision.build(model))
+    cache = variant.kv.build(variant.cache, model.config, batch, capacity, model.like)
+    mask = variant.mask.build(model.config, model.device)
+    modules = Modules(model, cache, mask, variant.attention.build(), variant.head.build())
+    backend = variant.backend.build(modules, variant.precision)
+    return Parts(modules, backend, variant.executor.build())
 
 
 class Decoder:

@@ -5,7 +5,17 @@ A new variant is one `.then(...)` line here.
 
 from __future__ import annotations
 
+from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH
 from variants.errors import UserError
+from variants.executors.executor import AOT, COMPILED, COMPILED_CPP, COMPILED_GRAPH, GRAPH, TAPE
+from variants.option import declared
+from variants.slots.attention import FUSED
+from variants.slots.cache import CONCAT, PAGED, STATIC
+from variants.slots.head import LAST
+from variants.slots.kv import KV_BFLOAT16, KV_INT8
+from variants.slots.mask import COMPUTED, SHARED
+from variants.slots.pages import HUGE
+from variants.slots.precision import BFLOAT16, INT4, INT8, PrecisionOption
 from variants.spec import Variant
 
 # What a run measures unless it is told: the exact rungs that lead to the floor. Left for a request ("all", or
@@ -15,30 +25,25 @@ DEFAULT = (
     *("naive", "cat", "boolmask", "lasthead", "static", "sdpa", "compile", "tape"),
     *("cudagraph", "compile-cudagraph", "triton", "onelaunch"),
 )
-KV_RUNGS = (("kv-bf16", "bfloat16", 16, ""), ("kv-int8", "int8", 8, ", and a scale per token and head"))
+KV_RUNGS = (("kv-bf16", KV_BFLOAT16, 16, ""), ("kv-int8", KV_INT8, 8, ", and a scale per token and head"))
 BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
 
 
 def ladder(precision: str = "float32") -> dict[str, Variant]:
     """All variants by name, parents before children. `precision` is that of the root rung."""
-    naive = Variant(
-        "naive", "nothing: the reference, every step recomputes the whole text", precision=precision
-    )
-    cat = naive.then("cat", "recomputing the past: one token of work per step", cache="concat")
-    boolmask = cat.then(
-        "boolmask", "one mask buffer per layer and a comparison per layer", mask="shared bool"
-    )
+    root = declared(PrecisionOption)[precision]
+    naive = Variant("naive", "nothing: the reference, every step recomputes the whole text", precision=root)
+    cat = naive.then("cat", "recomputing the past: one token of work per step", cache=CONCAT)
+    boolmask = cat.then("boolmask", "one mask buffer per layer and a comparison per layer", mask=SHARED)
     lasthead = boolmask.then(
         "lasthead",
         "lm_head on all but the last position: cuts naive steps and prefill, cannot change a one-token step",
-        head="last position",
+        head=LAST,
     )
-    static = lasthead.then("static", "copying the whole cache at every step", cache="static")
-    sdpa = static.then("sdpa", "the written-out attention's separate ops", attention="fused")
-    compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor="compiled")
-    cudagraph = sdpa.then(
-        "cudagraph", "launching kernels one by one; keeps the kernels", executor="CUDA graph"
-    )
+    static = lasthead.then("static", "copying the whole cache at every step", cache=STATIC)
+    sdpa = static.then("sdpa", "the written-out attention's separate ops", attention=FUSED)
+    compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor=COMPILED)
+    cudagraph = sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor=GRAPH)
     rungs = [
         naive,
         cat,
@@ -46,63 +51,63 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         lasthead,
         static,
         sdpa,
-        sdpa.then("nomask", "the stored mask table; computes its row instead", mask="computed"),
-        sdpa.then("hugepages", "most TLB misses while reading the weights", pages="huge"),
+        sdpa.then("nomask", "the stored mask table; computes its row instead", mask=COMPUTED),
+        sdpa.then("hugepages", "most TLB misses while reading the weights", pages=HUGE),
         compiled,
         sdpa.then(
             "compile-cpp",
             "most Python and dispatch, small ops by fusion, and the Python between the compiled kernels",
-            executor="compiled, C++ wrapper",
+            executor=COMPILED_CPP,
         ),
-        sdpa.then("aoti", "all Python, and small ops by fusion", executor="AOTInductor"),
-        sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor="op tape"),
+        sdpa.then("aoti", "all Python, and small ops by fusion", executor=AOT),
+        sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor=TAPE),
         cudagraph,
         compiled.then(
             "compile-cudagraph",
             "launching the compiled kernels one by one",
-            executor="compiled in a CUDA graph",
+            executor=COMPILED_GRAPH,
         ),
-        *_less_precise(sdpa, {"bf16": "bfloat16", "int8": "int8"}),
+        *_less_precise(sdpa, {"bf16": BFLOAT16, "int8": INT8}),
         sdpa.then(
             "paged",
             "nothing of a step, it adds a gather: saves memory that is reserved and unused",
-            cache="paged",
+            cache=PAGED,
         ),
         *(
             sdpa.then(name, f"bytes of the cache: {bits} bits per value{scales}", kv=kv)
             for name, kv, bits, scales in KV_RUNGS
-            if kv != precision
+            if kv.name != precision
         ),
     ]
     if precision != "float64":  # the tests' oracle: no kernel is written for it
         triton = cudagraph.then(
-            "triton", "most kernels: five fused ones per layer and the head", backend="fused Triton"
+            "triton", "most kernels: five fused ones per layer and the head", backend=FUSED_TRITON
         )
-        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend="one launch")
+        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend=ONE_LAUNCH)
         rungs += [
             triton,
-            *_less_precise(triton, {"triton-bf16": "bfloat16", "triton-int8": "int8"}),
+            *_less_precise(triton, {"triton-bf16": BFLOAT16, "triton-int8": INT8}),
             onelaunch,
-            onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages="huge"),
+            onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
             *_less_precise(
                 onelaunch,
-                {"onelaunch-bf16": "bfloat16", "onelaunch-int8": "int8", "onelaunch-int4": "int4"},
+                {"onelaunch-bf16": BFLOAT16, "onelaunch-int8": INT8, "onelaunch-int4": INT4},
             ),
         ]
     return {variant.name: variant for variant in rungs}
 
 
-def _less_precise(parent: Variant, names: dict[str, str]) -> list[Variant]:
+def _less_precise(parent: Variant, names: dict[str, PrecisionOption]) -> list[Variant]:
     """Rungs by name that store the weights in fewer bits than their parent, in this precision."""
     removes = {
-        "bfloat16": "bytes of the weights: 16 bits each",
-        "int8": "bytes of the weights: 8 bits each, and a scale per output channel",
-        "int4": "bytes of the weights: 4 bits each, and a scale per 64 of them",
+        BFLOAT16: "bytes of the weights: 16 bits each",
+        INT8: "bytes of the weights: 8 bits each, and a scale per output channel",
+        INT4: "bytes of the weights: 4 bits each, and a scale per 64 of them",
     }
     return [
         parent.then(name, removes[precision], precision=precision)
         for name, precision in names.items()
-        if precision != parent.precision
+        if precision is not parent.precision
     ]
 
 

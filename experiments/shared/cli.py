@@ -21,9 +21,11 @@ from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.known_configs import KNOWN_CONFIGS
+from variants.option import declared
+from variants.slots.precision import PrecisionOption
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
-PRECISIONS = ("float32", "bfloat16", "float64")
+PRECISIONS = tuple(name for name, option in declared(PrecisionOption).items() if option.plain)
 SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
 SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
 MAX_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others

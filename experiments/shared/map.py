@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent.parent
 ROOMS = {
     "variants": "what runs: the decoder, its model, the ladder of variants and what each changes",
     "variants.slots": "the open places of the decoder, one file per slot with its options",
-    "variants.executors": "how a step is run: eager, compiled, recorded, captured",
     "variants.backends": "what a step runs through: modules, Triton kernels, one launch in C++",
+    "variants.executors": "how a step is run: eager, compiled, recorded, captured",
     "profiling.trace": "a trace file as tables: events, steps, devices",
     "profiling.cost": "what a step must compute and read, counted before anything is timed",
     "profiling.gate": "the proof that a variant computes the reference function, and the faults that test it",

@@ -38,13 +38,12 @@ def chosen_variants(
 
     Raises UserError for a name that is not in the ladder or that cannot run on this kind of device.
     """
-    from variants.requirements import why_not
 
     rungs = ladder(precision)
     wanted = [*beside, *names]
     select(wanted, rungs)
     for name in wanted:
-        reason = why_not(rungs[name], device)
+        reason = rungs[name].why_not(device)
         if reason:
             raise UserError(f"--variant {name}: {reason}")
     return [variant for variant in rungs.values() if variant.name in wanted]

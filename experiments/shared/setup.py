@@ -15,7 +15,6 @@ from variants.errors import UserError
 from variants.hf_config import HfConfig, gpt_config, read_json
 from variants.known_configs import KNOWN_CONFIGS
 from variants.model import GPT, random_model
-from variants.slots.precision import DTYPES
 from variants.weights import load_model
 
 MIN_POSITIONS = 2048  # the largest bucket of slots
@@ -38,7 +37,7 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
 
     A model of many positions is built for those that a run needs: at a limit of 131,072 a mask takes 17 GB.
     """
-    dtype = DTYPES[arguments.precision]
+    dtype = getattr(torch, arguments.precision)
     positions = max(MIN_POSITIONS, *(n + BESIDE_CONTEXT for n in arguments.context or (0,)))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)

@@ -59,9 +59,9 @@ def step_work(variant: Variant, context: int, slots: int) -> Work:
     Without a cache the whole text runs again. The modules attend to all slots of a fixed shape; the
     backends that bring their own attention stop at the new token.
     """
-    if variant.cache == "none":
-        return forward(context + 1, logits=1 if variant.head == "last position" else None)
-    return forward(1, past=slots - 1 if variant.backend == "modules" else context)
+    if not variant.cache.keeps:
+        return forward(context + 1, logits=variant.head.logits)
+    return forward(1, past=slots - 1 if variant.backend.attends_to_bucket else context)
 
 
 def naive_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
@@ -115,9 +115,9 @@ def prefill_macs(config: GPTConfig, n: int, batch: int = 1) -> int:
     return macs(config, forward(n, logits=1) * batch)
 
 
-def matmul_calls(config: GPTConfig, fused_attention: bool) -> int:
-    """Matrix multiplications launched by one pass: 4 Linear and 2 products (or 1 kernel) a layer, head."""
-    return config.n_layer * (4 + (1 if fused_attention else 2)) + 1
+def matmul_calls(config: GPTConfig, attention: int) -> int:
+    """Matrix multiplications of one pass: 4 Linear and those of `attention` a layer, and the head."""
+    return config.n_layer * (4 + attention) + 1
 
 
 def matrix_parameters(config: GPTConfig) -> int:

@@ -16,8 +16,8 @@ from torch import Tensor
 from profiling.gate.oracle import Errors, Oracle, greedy_agreement, random_stream
 from variants.decoder import Decoder
 from variants.errors import UserError
-from variants.slots.cache import StaticCache
 from variants.slots.paged_cache import PagedCache
+from variants.slots.static_cache import StaticCache
 
 CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
 LONG_PROMPT = 110  # more than the prompt whose prefill is timed
@@ -154,7 +154,7 @@ def poison(trial: Trial) -> Errors | None:
 def contents(trial: Trial) -> Errors | None:
     """Every token's keys and values are in the cache, in order."""
     decoder = trial.decoder
-    if decoder.variant.cache == "none":
+    if not decoder.variant.cache.keeps:
         return None
     fed = trial.forced[:, :4]
     decoder.prefill(trial.prompt)
@@ -190,7 +190,7 @@ def capacity(trial: Trial) -> Errors:
     text = random_stream(decoder.model.config.vocab_size, decoder.batch, decoder.capacity, seed)
     text = text.to(decoder.token.device)
     # a decoder without a cache keeps nothing: its step recomputes the whole text
-    kept = [] if decoder.variant.cache == "none" else trial.oracle.kv(text, last=1)
+    kept = [] if not decoder.variant.cache.keeps else trial.oracle.kv(text, last=1)
     decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in kept])
     logits = decoder.step(text[:, -1:])
     refusals: list[Callable[[], Tensor]] = [

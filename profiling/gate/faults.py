@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from variants.decoder import Decoder
-from variants.slots.kv import NarrowCache
+from variants.slots.narrow_cache import NarrowCache
 from variants.slots.paged_cache import PagedCache
 
 

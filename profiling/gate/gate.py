@@ -18,8 +18,9 @@ from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE, ladder
 from variants.model import GPT, random_model
-from variants.slots.kv import KV_ROUNDING
-from variants.slots.precision import ROUNDING
+from variants.option import declared
+from variants.slots.kv import AS_PRECISION, KvOption
+from variants.slots.precision import PrecisionOption
 from variants.spec import Variant
 
 ALLOWED = 2.0  # times the error of plain cached eager
@@ -68,8 +69,8 @@ def _rounding(variant: Variant, of_cache: bool) -> float:
     The oracle rounds its cache the same way, so the two differ only where a value lies so near to the middle
     between two steps that the arithmetic's rounding decides: by whole steps, but few.
     """
-    stored = KV_ROUNDING.get(variant.kv, 0.0)
-    return max(ROUNDING[variant.precision], stored if of_cache else stored / FEW)
+    stored = variant.kv.rounding
+    return max(variant.precision.rounding, stored if of_cache else stored / FEW)
 
 
 class Gate:
@@ -94,7 +95,7 @@ class Gate:
         self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
         self.capacity, self.steps, self.forced = capacity, steps, forced
         self.names = list(BRIEF if brief else CHECKS)
-        self._oracles: dict[tuple[str, str], Oracle] = {}
+        self._oracles: dict[tuple[PrecisionOption, KvOption], Oracle] = {}
         self._budgets: dict[tuple[str, bool], Errors] = {}
         self._rows: Gate | None = None
 
@@ -116,7 +117,7 @@ class Gate:
             result.checks.append({**outcome.checks[0], "check": "batch rows"})
             if outcome.status == "fail":
                 result.status, result.reason = "fail", f"batch rows: {outcome.reason}"
-        reduced = decoder.variant.precision != self.precision or decoder.variant.kv in KV_ROUNDING
+        reduced = decoder.variant.precision.name != self.precision or decoder.variant.kv.narrow
         if result.status == "pass" and reduced:
             result.drift = self._drift(decoder)
         return result
@@ -131,7 +132,7 @@ class Gate:
                 seen[name] = CHECKS[name](trial)
                 self._judge(name, seen[name], decoder.variant, result)
             if decoder.variant.name == BASELINE and names == self.names:
-                self._keep_budget(decoder.variant.precision, seen)
+                self._keep_budget(decoder.variant.precision.name, seen)
         except Mismatch as mismatch:
             result.fail(name, str(mismatch))
         except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
@@ -147,8 +148,8 @@ class Gate:
         if variant.name == BASELINE:
             allowed = Errors(PLAIN_EAGER_ALLOWED * unit, PEAK * PLAIN_EAGER_ALLOWED * unit, errors.scale)
         else:
-            plain = self._budget(variant.precision, of_cache)
-            peak = PEAK * unit if variant.kv in KV_ROUNDING else unit
+            plain = self._budget(variant.precision.name, of_cache)
+            peak = PEAK * unit if variant.kv.narrow else unit
             allowed = Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, peak), errors.scale)
         if errors.rms > allowed.rms or errors.max > allowed.max:
             result.fail(
@@ -182,15 +183,15 @@ class Gate:
 
     def _steps_for(self, variant: Variant) -> int:
         """The naive decoder is the reference; a few steps show that it is wired up."""
-        return min(self.steps, 8) if variant.cache == "none" else self.steps
+        return min(self.steps, 8) if not variant.cache.keeps else self.steps
 
     def _trial(self, decoder: Decoder, steps: int) -> Trial:
         oracle = self._oracle(decoder.variant.precision, decoder.variant.kv)
         tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(decoder.variant, of_cache=False)
-        forced = self.forced if decoder.variant.cache != "none" else min(self.forced, 14)
+        forced = self.forced if decoder.variant.cache.keeps else min(self.forced, 14)
         return Trial.of(decoder, oracle, steps, forced, tie, self.seed)
 
-    def _oracle(self, precision: str, kv: str = "as precision") -> Oracle:
+    def _oracle(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Oracle:
         if (precision, kv) not in self._oracles:
             self._oracles[precision, kv] = Oracle(self.model, precision, kv, self.batch)
         return self._oracles[precision, kv]
@@ -209,4 +210,6 @@ class Gate:
         logits += [decoder.step(token)[:, None] for token in trial.forced.split(1, dim=1)]
         text = torch.cat([trial.prompt, trial.forced], dim=1)
         got = torch.cat(logits, dim=1)
-        return agreement_with(got, self._oracle(self.precision).logits(text)[:, -got.size(1) :])
+        return agreement_with(
+            got, self._oracle(declared(PrecisionOption)[self.precision]).logits(text)[:, -got.size(1) :]
+        )

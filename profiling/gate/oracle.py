@@ -18,10 +18,12 @@ from variants.config import GPTConfig
 from variants.decoder import Decoder, Parts, build_parts
 from variants.ladder import ladder
 from variants.model import GPT
-from variants.slots.cache import ConcatCache
-from variants.slots.kv import KV_ROUNDING, as_stored
+from variants.slots.growing_cache import ConcatCache
+from variants.slots.kv import KvOption
 from variants.slots.mask import Where
-from variants.slots.precision import exact_copy
+from variants.slots.narrow_cache import as_stored
+from variants.slots.precision import PrecisionOption
+from variants.slots.quantised import exact_copy
 
 PIECE = 1 << 18  # values compared at once: logits of a whole text in float64 would not stay in any cache
 KEPT_SEQUENCES = 12  # more than there are checks: the variants of one run feed the same few texts
@@ -53,7 +55,7 @@ class Errors:
 class RoundedCache(ConcatCache):
     """Keeps what slot `kv` would give back: every key and value encoded and decoded once."""
 
-    def __init__(self, config: GPTConfig, batch: int, like: Tensor, kv: str) -> None:
+    def __init__(self, config: GPTConfig, batch: int, like: Tensor, kv: KvOption) -> None:
         super().__init__(config, batch, config.n_ctx, like)
         self.kv = kv
 
@@ -64,13 +66,13 @@ class RoundedCache(ConcatCache):
 class Oracle:
     """Float64 truth for the weights as one precision stores them, and the cache as `kv` does."""
 
-    def __init__(self, model: GPT, precision: str, kv: str, batch: int) -> None:
+    def __init__(self, model: GPT, precision: PrecisionOption, kv: KvOption, batch: int) -> None:
         """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
         # One pass from an empty cache never reads a cached value: this is the naive function, and the
         # concat cache only keeps the keys and values it computed on the way.
         variant, capacity = ladder("float64")["lasthead"], model.config.n_ctx
         parts = build_parts(variant, exact_copy(model, precision), batch, capacity)
-        if kv in KV_ROUNDING:
+        if kv.narrow:
             plain = parts.modules
             rounded = RoundedCache(model.config, batch, plain.model.like, kv)
             modules = Modules(plain.model, rounded, plain.mask, plain.attention, plain.head)

@@ -13,7 +13,6 @@ from profiling.gate.oracle import random_stream
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT
-from variants.requirements import compiles, why_not
 from variants.slots.head import all_positions
 
 TOKENS = 128  # of all texts of one context together
@@ -159,8 +158,13 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
     said, truth = _greedy(Decoder.of(rungs["naive"], model), tokens, new)
     found = {}
     for variant in rungs.values():
-        exact = variant.precision == precision and variant.kv == "as precision"
-        if variant.cache == "none" or not exact or compiles(variant) or why_not(variant, model.device.type):
+        exact = variant.precision.name == precision and not variant.kv.narrow
+        if (
+            not variant.cache.keeps
+            or not exact
+            or variant.executor.compiles
+            or variant.why_not(model.device.type)
+        ):
             continue
         decoder = Decoder.of(variant, model)
         own, _ = _greedy(decoder, tokens, new)

@@ -47,8 +47,8 @@ def described(variant: Variant) -> dict[str, Any]:
         "difference": variant.difference,
         "owns": variant.owned_slots,
         "removes": variant.removes,
-        "pages": variant.pages,
-        "precision": variant.precision,
+        "pages": variant.pages.name,
+        "precision": variant.precision.name,
         "status": "planned",
         "reason": "",
     }
@@ -94,7 +94,7 @@ class Case:
 
     @property
     def cached(self) -> bool:
-        return self.decoder.variant.cache != "none"
+        return self.decoder.variant.cache.keeps
 
     @property
     def rounds(self) -> int:

@@ -18,7 +18,6 @@ from profiling.cost.work import (
 )
 from variants.decoder import Decoder
 from variants.model import GPT
-from variants.slots.kv import kv_element_bytes
 
 
 class _Ops(TorchDispatchMode):
@@ -62,7 +61,7 @@ def floor_bytes(decoder: Decoder, context: int) -> int:
     variant, model, batch = decoder.variant, decoder.model, decoder.batch
     position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
-    element = kv_element_bytes(variant.kv, model.config, model.dtype.itemsize)
+    element = variant.kv.element_bytes(model.config, model.dtype.itemsize)
     cache = kv_read_bytes(model.config, context, element, batch)
     return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
 

@@ -13,8 +13,8 @@ from profiling.measure.memory import storage_bytes
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.model import GPT
-from variants.requirements import why_not
-from variants.slots.mask import MASKS
+from variants.option import declared
+from variants.slots.mask import MaskOption
 from variants.spec import Variant
 
 Sizes = dict[str, int | None]
@@ -54,12 +54,13 @@ def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int
 
 def mask_bytes(config: GPTConfig, device: torch.device) -> dict[str, int]:
     """What each option of the slot `mask` keeps."""
-    return {name: storage_bytes(mask(config, device).buffers()) for name, mask in MASKS.items()}
+    masks = declared(MaskOption)
+    return {name: storage_bytes(mask.build(config, device).buffers()) for name, mask in masks.items()}
 
 
 def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
     """What the captured graph of this variant keeps; None where no graph can be captured."""
-    if why_not(variant, model.device.type):
+    if variant.why_not(model.device.type):
         return None
     log = Decoder.of(variant, model, batch=batch).warm_up()
     return sum(sum(warm_up.bytes.values()) for warm_up in log)

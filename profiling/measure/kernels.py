@@ -21,7 +21,7 @@ from variants.backends.triton_step.steps import PersistentStep, TritonStep
 from variants.command import run
 from variants.config import PRESETS
 from variants.model import random_model
-from variants.slots.cache import StaticCache
+from variants.slots.static_cache import StaticCache
 
 # operator -> its kernel, and the phases of `cost.step` that it runs
 LAUNCHES = {

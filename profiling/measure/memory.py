@@ -7,7 +7,6 @@ from torch import Tensor
 
 from profiling.cost.work import kv_bytes_per_token
 from variants.decoder import Decoder
-from variants.slots.kv import kv_element_bytes
 
 
 def storage_bytes(tensors: list[Tensor]) -> int:
@@ -20,7 +19,7 @@ def decoder_bytes(decoder: Decoder) -> dict[str, int | None]:
     """What this decoder holds. `cache_formula_bytes` is 2 L Hkv D per token and row, at the tokens held."""
     cache = decoder.cache.buffers()
     model = decoder.model
-    stored = kv_element_bytes(decoder.variant.kv, model.config, model.dtype.itemsize) if cache else 0
+    stored = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize) if cache else 0
     per_token = kv_bytes_per_token(model.config, stored)
     return {
         "weights_bytes": storage_bytes([*model.parameters(), *model.buffers()]),

@@ -16,7 +16,8 @@ from profiling.measure.clock import Clock, activities
 from variants.backends.one_launch import PlainRead, why_no_one_launch
 from variants.executors.capture_rules import CaptureError
 from variants.executors.tape import record
-from variants.slots.pages import on_huge_pages, why_no_huge_pages
+from variants.slots.huge_pages import on_huge_pages
+from variants.slots.pages import why_no_huge_pages
 
 LARGE_BYTES = 1 << 30  # several times any last-level cache
 MATMUL_SIZE = {"cpu": 1024, "cuda": 8192, "mps": 4096}

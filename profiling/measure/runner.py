@@ -33,7 +33,6 @@ from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE
 from variants.model import GPT, random_model
-from variants.requirements import compiles, why_not
 from variants.spec import Variant
 
 GATE_FORCED = 32  # random tokens that the gate feeds in one by one
@@ -49,7 +48,7 @@ class Runner:
         self.clock = Clock(model.device)
         self.precision = next(
             v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
-        ).precision
+        ).precision.name
         self.cases: list[Case] = []
         self.record: dict[str, Any] = run.data
         self.record["variants"] = {v.name: described(v) for v in variants}
@@ -81,7 +80,7 @@ class Runner:
         for config in (narrow, *between):
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
             passed = [v for v in self.variants if self._entry(v.name)["status"] == "proven"]
-            chosen = [v for v in passed if v.cache != "none" and (config is narrow or not compiles(v))]
+            chosen = [v for v in passed if v.cache.keeps and (config is narrow or not v.executor.compiles)]
             self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=16)
 
     def measure(self) -> None:
@@ -227,7 +226,7 @@ class Runner:
     ) -> Decoder | None:
         """A decoder that passed the gate, or None with the reason in the record."""
         entry, model = self._entry(variant.name), inputs.model
-        reason = why_not(variant, model.device.type)
+        reason = variant.why_not(model.device.type)
         if reason:
             entry.update(status="not run", reason=reason)
             return None

@@ -166,7 +166,7 @@ def plain_reads(cases: Sequence[Case], times: int, into: Rows) -> list[PlainRead
     for case in cases:
         decoder = case.decoder
         sizes = [floor_bytes(decoder, n) for n in (0, *case.contexts)]
-        add(weights_read_whole(decoder.model), sizes, decoder.variant.pages, "default")
+        add(weights_read_whole(decoder.model), sizes, decoder.variant.pages.name, "default")
     for pages in page_sizes(device):
         add([], [size for size, _ in reads], pages, pages)
     return list(reads.values())

@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from profiling.peers.checkpoint import once
 from profiling.peers.peer import Peer, Task
 from variants.model import GPT
-from variants.slots.precision import GROUP, quantise_rows
+from variants.slots.quantised import GROUP, quantise_rows
 
 
 class GrowingStep(nn.Module):

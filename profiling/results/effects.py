@@ -14,33 +14,9 @@ from profiling.results.metrics import AGAIN, Measured
 from profiling.results.stats import Interval
 from profiling.results.verdict import busy_ms
 from variants.ladder import BASELINE
+from variants.spec import option_named
 
 UNSTABLE = 0.10  # interquartile range over median, as pyperf warns
-
-# slot, or slot and new option -> what the change must or must not move: (quantity, whether it matters, why)
-Expected = tuple[tuple[str, bool, str], ...]
-EAGER_PREFILL = ("ttft", False, "the prefill is run eagerly")
-EXPECTED: dict[tuple[str, ...], Expected] = {
-    ("cache", "concat"): (
-        ("short", True, "one token of work instead of the whole text"),
-        ("long", True, "the longer the text, the more is saved"),
-        ("ttft", False, "the first pass computes every token with or without a cache"),
-    ),
-    ("cache", "static"): (
-        ("long", True, "the concatenation copies the whole cache, which grows with the text"),
-    ),
-    ("head", "last position"): (
-        ("short", False, "a step has one position: there is nothing to leave out"),
-        ("ttft", True, "the prompt's other positions no longer go through lm_head"),
-    ),
-    ("attention", "fused"): (("short", True, "one op per layer instead of several"),),
-    ("executor", "op tape"): (("short", True, "the model's Python is gone"), EAGER_PREFILL),
-    ("executor",): (("short", True, "less Python, fewer launches or ops"), EAGER_PREFILL),
-    ("backend",): (("short", True, "one launch, or few, instead of hundreds"), EAGER_PREFILL),
-    ("pages",): (("short", True, "fewer TLB misses while the weights are read"),),
-    ("precision",): (("short", True, "fewer bytes of weights to read"),),
-    ("kv",): (("long", True, "fewer bytes of cache to read"),),
-}
 
 
 @dataclass(frozen=True)
@@ -126,14 +102,17 @@ def expectations(measured: Measured) -> list[Expectation]:
         if not parent or not measured.has_times(name) or not measured.has_times(parent):
             continue
         slot, _, after = entry["difference"]
-        expected = EXPECTED.get((slot, after), EXPECTED.get((slot,), ()))
-        for quantity, matters, why in expected:
+        option = option_named(slot, after)
+        for move in option.moves if option else ():
+            quantity = move.quantity
             ratio = (
                 measured.row(name)["ratio_to_parent"]
                 if quantity == "short"
                 else measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
             )
-            found.append(Expectation(name, quantity, matters, why, ratio, noise(measured, quantity)))
+            found.append(
+                Expectation(name, quantity, move.matters, move.why, ratio, noise(measured, quantity))
+            )
     return found
 
 

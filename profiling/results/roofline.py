@@ -15,9 +15,7 @@ from profiling.cost.work import (
     step_macs,
     weights_read_bytes,
 )
-from variants.config import GPTConfig
-
-WIDTH = {"float32": 4, "bfloat16": 2, "float64": 8}
+from variants.config import DTYPE_BYTES, GPTConfig
 
 
 @dataclass(frozen=True)
@@ -83,7 +81,7 @@ class Roofline:
 
     @property
     def weight_bytes(self) -> int:
-        return WIDTH[self.record["model"]["precision"]]
+        return DTYPE_BYTES[self.record["model"]["precision"]]
 
     def step_ms(self, batch: int) -> float:
         """Median over all timed steps."""

@@ -10,9 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiling.cost import work
-from variants.config import GPTConfig
-
-DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+from variants.config import DTYPE_BYTES, GPTConfig
 
 
 @dataclass(frozen=True)
@@ -25,9 +23,7 @@ class KvFormat:
 
 # fp8 as vLLM stores it has one scale per tensor, which is nothing; its int8 has a float32 per token and head
 KV_FORMATS = {
-    "float32": KvFormat(4),
-    "bfloat16": KvFormat(2),
-    "float16": KvFormat(2),
+    **{name: KvFormat(DTYPE_BYTES[name]) for name in ("float32", "bfloat16", "float16")},
     "fp8": KvFormat(1),
     "int8": KvFormat(1, scale_bytes=4),
 }

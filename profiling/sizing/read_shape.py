@@ -12,8 +12,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profiling.sizing.model_shape import DTYPE_BYTES, ModelShape, shape_of_gpt
-from variants.config import PRESETS
+from profiling.sizing.model_shape import ModelShape, shape_of_gpt
+from variants.config import DTYPE_BYTES, PRESETS
 from variants.errors import UserError
 from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS

@@ -1,33 +1,16 @@
-"""Slot `backend`: what turns a token into logits.
-
-A backend answers `forward` (any number of tokens, eager) and `step` (which executors compile or record and
-the runner times: one token in, one token out, nothing from the host).
-"""
+"""Backend `modules`: the model's own modules, for any number of tokens and for one step."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from torch import Tensor
 
+from variants.backends.backend import Backend
 from variants.model import GPT, Head
 from variants.slots.attention import Attention
 from variants.slots.cache import Cache
 from variants.slots.head import all_positions
 from variants.slots.mask import Mask
-
-
-class Backend(Protocol):
-    def step(self, token: Tensor) -> Tensor:
-        """One decode step from `token` int64 [B,1], which it overwrites with the greedy argmax.
-
-        Appends to the cache, advances its length, and returns the logits [B,V].
-        """
-        ...
-
-    def verify(self) -> None:
-        """Raises RuntimeError where a step saw itself go wrong; waits for the device. Most cannot."""
-        return
+from variants.slots.static_cache import StaticCache
 
 
 class Modules(Backend):
@@ -57,3 +40,8 @@ class Modules(Backend):
         logits = self.forward(token, every=False)[:, -1]
         token.copy_(logits.argmax(dim=-1, keepdim=True))
         return logits
+
+    def static_cache(self) -> StaticCache:
+        """The cache of a variant whose backend reads a static one, which `Variant` has checked."""
+        assert isinstance(self.cache, StaticCache)
+        return self.cache

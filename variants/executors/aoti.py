@@ -8,6 +8,7 @@ place, and so serves any weights of the same shape.
 from __future__ import annotations
 
 import tempfile
+import time
 import types
 from collections.abc import Callable
 from copy import copy
@@ -22,13 +23,29 @@ from torch.utils._pytree import tree_leaves
 
 from variants import build_cache
 from variants.backends.modules import Modules
+from variants.executors.compile import MARKED
+from variants.executors.executor import TRIAL_STEPS, CompiledStep, Step, WarmUp
 
-Step = Callable[[Tensor], Tensor]
 Owner = TypeVar("Owner")
 PACKAGE = "step.pt2"
-# A trace shows generated C++ kernels only if they were built with marks; so the code that is timed has them.
-MARKED = {"cpp.enable_kernel_profile": True}
 OPTIONS = MARKED | {"aot_inductor.package_constants_in_so": False}
+
+
+class Aot:
+    """AOTInductor: a compiled library, kept between runs, with no Python in the step."""
+
+    def __init__(self) -> None:
+        self.log: list[WarmUp] = []
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
+        start = time.perf_counter()
+        compiled_step = compile_step(step, token)
+        for _ in range(TRIAL_STEPS):
+            compiled_step()
+            restore()
+        size = {"library": compiled_step.package.stat().st_size}
+        self.log.append(WarmUp(time.perf_counter() - start, size))
+        return compiled_step
 
 
 @dataclass

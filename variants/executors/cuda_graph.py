@@ -7,6 +7,7 @@ only CUDA can refuse is named by a second, watched capture.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,25 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from variants.executors.capture_rules import CaptureError, check_capturable
+from variants.executors.executor import CompiledStep, Executor, Step, WarmUp
 
-SETTLING_STEPS = 3  # library handles and workspaces must exist before the capture
+WARM_UP_STEPS = 3  # library handles and workspaces must exist before the capture
 
-Step = Callable[[Tensor], Tensor]
+
+class Graphed:
+    """A CUDA graph over another executor's compiled step. All buckets share one memory pool."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.log: list[WarmUp] = []
+        self.inner = inner
+        self.pool: Any = None
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
+        start = time.perf_counter()
+        self.pool = self.pool or torch.cuda.graph_pool_handle()
+        graph = capture(step, self.inner.build(step, token, restore), token, restore, self.pool)
+        self.log.append(WarmUp(time.perf_counter() - start, {"graph pool": graph.pool_bytes}))
+        return graph.replay
 
 
 @dataclass
@@ -49,7 +65,7 @@ def capture(
     check_capturable(step, token, restore)
     device = token.device
     side = torch.cuda.Stream(device)
-    _settle(run, restore, side)
+    _warm_up(run, restore, side)
     before = torch.cuda.memory_reserved(device)
     graph = torch.cuda.CUDAGraph()
     try:
@@ -64,11 +80,11 @@ def capture(
     return CapturedStep(graph, logits, pool_bytes)
 
 
-def _settle(run: Callable[[], Tensor], restore: Callable[[], None], side: torch.cuda.Stream) -> None:
+def _warm_up(run: Callable[[], Tensor], restore: Callable[[], None], side: torch.cuda.Stream) -> None:
     """A few steps on the capture's own stream, which leave the state as it was."""
     side.wait_stream(torch.cuda.current_stream(side.device))
     with torch.cuda.stream(side):
-        for _ in range(SETTLING_STEPS):
+        for _ in range(WARM_UP_STEPS):
             run()
             restore()
     torch.cuda.current_stream(side.device).wait_stream(side)

@@ -6,21 +6,20 @@ says what each compiled step cost to build: that is the price of the variant.
 
 from __future__ import annotations
 
-import time
-import types
+import shutil
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from os import environ
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import torch
-from torch import Tensor
+from variants.option import Move, Option, anywhere
 
-from variants.executors.aoti import MARKED, compile_step
-from variants.executors.cuda_graph import capture
-from variants.executors.tape import record
+if TYPE_CHECKING:
+    from torch import Tensor
 
-Step = Callable[[Tensor], Tensor]
-CompiledStep = Callable[[], Tensor]
+Step: TypeAlias = "Callable[[Tensor], Tensor]"
+CompiledStep: TypeAlias = "Callable[[], Tensor]"
 TRIAL_STEPS = 3  # the first compiles or records, the next two show that nothing is left to do
 
 
@@ -50,89 +49,118 @@ class Eager:
         return lambda: step(token)
 
 
-class Compiled:
-    """torch.compile of the whole step."""
-
-    def __init__(self, **options: Any) -> None:
-        self.log: list[WarmUp] = []
-        self.options = options
-
-    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
-        start = time.perf_counter()
-        compiled = torch.compile(
-            _with_own_code(step), fullgraph=True, dynamic=False, options=MARKED | self.options
-        )
-        for _ in range(TRIAL_STEPS):
-            compiled(token)
-            restore()
-        self.log.append(WarmUp(time.perf_counter() - start))
-        return lambda: compiled(token)
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExecutorOption(Option):
+    build: Callable[[], Executor]
+    needs_fixed_shape: bool
+    compiles: bool  # building runs a compiler for many seconds
 
 
-def _with_own_code(step: Step) -> Step:
-    """The same function with a code object of its own.
-
-    Dynamo keeps compiled graphs per code object, up to a limit: without this every decoder in a process
-    would share the cache of `Modules.step`, and the ninth would silently run eager.
-    """
-    assert isinstance(step, types.MethodType)
-    function = step.__func__
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    return types.MethodType(own, step.__self__)
+def why_no_compiler(device: str) -> str | None:
+    """torch.compile generates C++ on CPU; on CUDA it needs Triton."""
+    if device == "mps":
+        return "torch.compile of this step is not supported on MPS"
+    names = ("cl",) if sys.platform == "win32" else (environ.get("CXX", "c++"), "g++")
+    if device == "cuda" or any(map(shutil.which, names)):
+        return None
+    return f"torch.compile needs a C++ compiler, and none was found: set CXX, or install {names[-1]}"
 
 
-class Aot:
-    """AOTInductor: a compiled library, kept between runs, with no Python in the step."""
-
-    def __init__(self) -> None:
-        self.log: list[WarmUp] = []
-
-    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
-        start = time.perf_counter()
-        compiled_step = compile_step(step, token)
-        for _ in range(TRIAL_STEPS):
-            compiled_step()
-            restore()
-        size = {"library": compiled_step.package.stat().st_size}
-        self.log.append(WarmUp(time.perf_counter() - start, size))
-        return compiled_step
+def why_no_graph(device: str) -> str | None:
+    return None if device == "cuda" else "needs a CUDA device; its counterpart here is tape"
 
 
-class OpTape:
-    """The recorded ATen operations of one step, replayed without the model's code."""
-
-    def __init__(self) -> None:
-        self.log: list[WarmUp] = []
-
-    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
-        start = time.perf_counter()
-        tape = record(step, token, restore)
-        self.log.append(WarmUp(time.perf_counter() - start))
-        return tape.replay
+def why_no_compiled_graph(device: str) -> str | None:
+    return None if device == "cuda" else "needs a CUDA device; its counterpart here is compile"
 
 
-class Graphed:
-    """A CUDA graph over another executor's compiled step. All buckets share one memory pool."""
+def _compiled() -> Executor:
+    from variants.executors.compile import Compiled
 
-    def __init__(self, inner: Executor) -> None:
-        self.log: list[WarmUp] = []
-        self.inner = inner
-        self.pool: Any = None
-
-    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
-        start = time.perf_counter()
-        self.pool = self.pool or torch.cuda.graph_pool_handle()
-        graph = capture(step, self.inner.build(step, token, restore), token, restore, self.pool)
-        self.log.append(WarmUp(time.perf_counter() - start, {"graph pool": graph.pool_bytes}))
-        return graph.replay
+    return Compiled()
 
 
-EXECUTORS: dict[str, Callable[[], Executor]] = {
-    "eager": Eager,
-    "compiled": Compiled,
-    "compiled, C++ wrapper": lambda: Compiled(cpp_wrapper=True),
-    "AOTInductor": Aot,
-    "compiled in a CUDA graph": lambda: Graphed(Compiled()),
-    "op tape": OpTape,
-    "CUDA graph": lambda: Graphed(Eager()),
-}
+def _compiled_cpp() -> Executor:
+    from variants.executors.compile import Compiled
+
+    return Compiled(cpp_wrapper=True)
+
+
+def _aot() -> Executor:
+    from variants.executors.aoti import Aot
+
+    return Aot()
+
+
+def _tape() -> Executor:
+    from variants.executors.tape import OpTape
+
+    return OpTape()
+
+
+def _graph() -> Executor:
+    from variants.executors.cuda_graph import Graphed
+
+    return Graphed(Eager())
+
+
+def _compiled_graph() -> Executor:
+    from variants.executors.cuda_graph import Graphed
+
+    return Graphed(_compiled())
+
+
+PREFILL_STAYS = Move("ttft", False, "the prefill is run eagerly")
+LESS_HOST = (Move("short", True, "less Python, fewer launches or ops"), PREFILL_STAYS)
+
+EAGER = ExecutorOption(
+    name="eager", build=Eager, needs_fixed_shape=False, compiles=False, moves=(), why_not=anywhere
+)
+COMPILED = ExecutorOption(
+    name="compiled",
+    build=_compiled,
+    needs_fixed_shape=True,
+    compiles=True,
+    moves=LESS_HOST,
+    why_not=why_no_compiler,
+)
+COMPILED_CPP = ExecutorOption(
+    name="compiled, C++ wrapper",
+    build=_compiled_cpp,
+    needs_fixed_shape=True,
+    compiles=True,
+    moves=LESS_HOST,
+    why_not=why_no_compiler,
+)
+COMPILED_GRAPH = ExecutorOption(
+    name="compiled in a CUDA graph",
+    build=_compiled_graph,
+    needs_fixed_shape=True,
+    compiles=True,
+    moves=LESS_HOST,
+    why_not=why_no_compiled_graph,
+)
+AOT = ExecutorOption(
+    name="AOTInductor",
+    build=_aot,
+    needs_fixed_shape=True,
+    compiles=True,
+    moves=LESS_HOST,
+    why_not=why_no_compiler,
+)
+TAPE = ExecutorOption(
+    name="op tape",
+    build=_tape,
+    needs_fixed_shape=True,
+    compiles=False,
+    moves=(Move("short", True, "the model's Python is gone"), PREFILL_STAYS),
+    why_not=anywhere,
+)
+GRAPH = ExecutorOption(
+    name="CUDA graph",
+    build=_graph,
+    needs_fixed_shape=True,
+    compiles=False,
+    moves=LESS_HOST,
+    why_not=why_no_graph,
+)

@@ -7,6 +7,7 @@ move are taken once, at recording time, as a graph would.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
@@ -18,8 +19,20 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from variants.executors.capture_rules import check_capturable, refuse_host_sync
+from variants.executors.executor import CompiledStep, Step, WarmUp
 
-Step = Callable[[Tensor], Tensor]
+
+class OpTape:
+    """The recorded ATen operations of one step, replayed without the model's code."""
+
+    def __init__(self) -> None:
+        self.log: list[WarmUp] = []
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
+        start = time.perf_counter()
+        tape = record(step, token, restore)
+        self.log.append(WarmUp(time.perf_counter() - start))
+        return tape.replay
 
 
 @dataclass

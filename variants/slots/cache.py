@@ -2,18 +2,21 @@
 
 A cache decides which tokens a forward pass runs (`begin`), takes the new keys and values of a layer and
 returns all that the queries may look at (`append`), and counts tokens (`advance`). Growing caches count in
-Python; the static cache counts in device memory, so that a recorded step needs no value from the host.
+Python; caches of fixed shape count in device memory, so that a recorded step needs no value from the host.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
-
-import torch
-from torch import Tensor
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from variants.config import GPTConfig
+from variants.option import Move, Option, anywhere
 from variants.slots.mask import Where
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Window(NamedTuple):
@@ -55,103 +58,58 @@ class Cache(Protocol):
     def buffers(self) -> list[Tensor]: ...
 
 
-class NoCache(Cache):
-    """Keeps the text and recomputes everything."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheOption(Option):
+    """`build` takes config, batch, capacity in tokens, and a tensor for dtype and device."""
 
-    slots = 0
-
-    def __init__(self, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> None:
-        self.text = torch.empty(batch, 0, dtype=torch.int64, device=like.device)
-
-    def begin(self, tokens: Tensor) -> Window:
-        text = torch.cat([self.text, tokens], dim=1)
-        n = text.size(1)
-        return Window(text, torch.arange(n, device=text.device), slice(0, n), n)
-
-    def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
-        return k, v
-
-    def advance(self, tokens: Tensor) -> None:
-        self.text = torch.cat([self.text, tokens], dim=1)
-
-    def rewind(self, n: int) -> None:
-        self.text = self.text[:, :n]
-
-    def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        raise NotImplementedError("the naive decoder keeps no keys and values")
-
-    def buffers(self) -> list[Tensor]:
-        return []
+    keeps: bool  # keys and values of the past; without them a step computes the whole text again
+    fixed_shape: bool  # a step's tensors have the same shape at every context, so that it can be recorded
+    build: Callable[[GPTConfig, int, int, Tensor], Cache]
 
 
-class ConcatCache(Cache):
-    """The articles' cache: torch.cat per layer and step, old keys first, then the new one."""
+def _none(config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
+    from variants.slots.growing_cache import NoCache
 
-    slots = 0
-
-    def __init__(self, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> None:
-        empty = like.new_empty(batch, config.n_kv_head, 0, config.head_dim)
-        self.k = [empty] * config.n_layer
-        self.v = [empty] * config.n_layer
-        self.length = 0
-
-    def begin(self, tokens: Tensor) -> Window:
-        start, end = self.length, self.length + tokens.size(1)
-        return Window(tokens, torch.arange(start, end, device=tokens.device), slice(start, end), end)
-
-    def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
-        self.k[layer] = torch.cat([self.k[layer], k], dim=2)
-        self.v[layer] = torch.cat([self.v[layer], v], dim=2)
-        return self.k[layer], self.v[layer]
-
-    def advance(self, tokens: Tensor) -> None:
-        self.length += tokens.size(1)
-
-    def rewind(self, n: int) -> None:
-        self.k = [k[:, :, :n] for k in self.k]
-        self.v = [v[:, :, :n] for v in self.v]
-        self.length = n
-
-    def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        return self.k[layer][:, :, :n], self.v[layer][:, :, :n]
-
-    def buffers(self) -> list[Tensor]:
-        return self.k + self.v
+    return NoCache(config, batch, capacity, like)
 
 
-class StaticCache(Cache):
-    """Preallocated keys and values; a step attends over the first `slots` of `capacity`."""
+def _concat(config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
+    from variants.slots.growing_cache import ConcatCache
 
-    def __init__(self, config: GPTConfig, batch: int, capacity: int, like: Tensor) -> None:
-        shape = (batch, config.n_kv_head, capacity, config.head_dim)
-        self.k = [like.new_zeros(shape) for _ in range(config.n_layer)]
-        self.v = [like.new_zeros(shape) for _ in range(config.n_layer)]
-        self.length = torch.zeros((), dtype=torch.int64, device=like.device)
-        self.slots = capacity
+    return ConcatCache(config, batch, capacity, like)
 
-    def begin(self, tokens: Tensor) -> Window:
-        positions = self.length + torch.arange(tokens.size(1), device=tokens.device)
-        return Window(tokens, positions, positions, self.slots)
 
-    def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
-        assert isinstance(where, Tensor)
-        self.k[layer].index_copy_(2, where, k)
-        self.v[layer].index_copy_(2, where, v)
-        return self.k[layer][:, :, : self.slots], self.v[layer][:, :, : self.slots]
+def _static(config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
+    from variants.slots.static_cache import StaticCache
 
-    def advance(self, tokens: Tensor) -> None:
-        self.length.add_(tokens.size(1))
+    return StaticCache(config, batch, capacity, like)
 
-    def rewind(self, n: int) -> None:
-        self.length.fill_(n)
 
-    def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        return self.k[layer][:, :, :n], self.v[layer][:, :, :n]
+def _paged(config: GPTConfig, batch: int, capacity: int, like: Tensor) -> Cache:
+    from variants.slots.paged_cache import PagedCache
 
-    def poison(self, n: int, noise: float) -> None:
-        """Overwrite every slot past the first n with finite noise."""
-        for buffer in (*self.k, *self.v):
-            buffer[:, :, n:] = noise
+    return PagedCache(config, batch, capacity, like)
 
-    def buffers(self) -> list[Tensor]:
-        return self.k + self.v
+
+NONE = CacheOption(name="none", keeps=False, fixed_shape=False, build=_none, moves=(), why_not=anywhere)
+CONCAT = CacheOption(
+    name="concat",
+    keeps=True,
+    fixed_shape=False,
+    build=_concat,
+    moves=(
+        Move("short", True, "one token of work instead of the whole text"),
+        Move("long", True, "the longer the text, the more is saved"),
+        Move("ttft", False, "the first pass computes every token with or without a cache"),
+    ),
+    why_not=anywhere,
+)
+STATIC = CacheOption(
+    name="static",
+    keeps=True,
+    fixed_shape=True,
+    build=_static,
+    moves=(Move("long", True, "the concatenation copies the whole cache, which grows with the text"),),
+    why_not=anywhere,
+)
+PAGED = CacheOption(name="paged", keeps=True, fixed_shape=True, build=_paged, moves=(), why_not=anywhere)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from variants.model import Head
+from variants.option import Move, Option, anywhere
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from variants.model import Head
 
 
 def all_positions(lm_head: nn.Module, hidden: Tensor) -> Tensor:
@@ -19,4 +26,20 @@ def last_position(lm_head: nn.Module, hidden: Tensor) -> Tensor:
     return logits
 
 
-HEADS: dict[str, Head] = {"all positions": all_positions, "last position": last_position}
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadOption(Option):
+    build: Callable[[], Head]
+    logits: int | None  # positions of a pass that reach lm_head; None: all of them
+
+
+ALL = HeadOption(name="all positions", build=lambda: all_positions, logits=None, moves=(), why_not=anywhere)
+LAST = HeadOption(
+    name="last position",
+    build=lambda: last_position,
+    logits=1,
+    moves=(
+        Move("short", False, "a step has one position: there is nothing to leave out"),
+        Move("ttft", True, "the prompt's other positions no longer go through lm_head"),
+    ),
+    why_not=anywhere,
+)

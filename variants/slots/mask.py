@@ -8,15 +8,18 @@ shapes). Query i of T sees keys up to its own position, so the mask is aligned b
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from variants.config import GPTConfig
+from variants.option import Option, anywhere
 
-Where = slice | Tensor
-Visible = Callable[[int], Tensor]
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Where: TypeAlias = "slice | Tensor"
+Visible: TypeAlias = "Callable[[int], Tensor]"
 
 
 class Mask(Protocol):
@@ -27,51 +30,29 @@ class Mask(Protocol):
         ...
 
 
-class PerLayerFloat:
-    """The articles' mask: one float32 triangle per layer, compared with zero at every use."""
-
-    def __init__(self, config: GPTConfig, device: torch.device) -> None:
-        n = config.n_ctx
-        self.tables = [torch.ones(n, n, device=device).tril()[None, None] for _ in range(config.n_layer)]
-
-    def open(self, where: Where, slots: int) -> Visible:
-        return lambda layer: self.tables[layer][:, :, where, :slots] != 0
-
-    def buffers(self) -> list[Tensor]:
-        return self.tables
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MaskOption(Option):
+    build: Callable[[GPTConfig, torch.device], Mask]
 
 
-class SharedBool:
-    """One bool triangle for all layers, looked up once per step."""
+def _per_layer(config: GPTConfig, device: torch.device) -> Mask:
+    from variants.slots.mask_tables import PerLayerFloat
 
-    def __init__(self, config: GPTConfig, device: torch.device) -> None:
-        n = config.n_ctx
-        self.table = torch.ones(n, n, dtype=torch.bool, device=device).tril()[None, None]
-
-    def open(self, where: Where, slots: int) -> Visible:
-        rows = self.table[:, :, where, :slots]
-        return lambda layer: rows
-
-    def buffers(self) -> list[Tensor]:
-        return [self.table]
+    return PerLayerFloat(config, device)
 
 
-class Computed:
-    """Nothing stored but the positions: key position <= query position, compared once per step."""
+def _shared(config: GPTConfig, device: torch.device) -> Mask:
+    from variants.slots.mask_tables import SharedBool
 
-    def __init__(self, config: GPTConfig, device: torch.device) -> None:
-        self.positions = torch.arange(config.n_ctx, device=device)
-
-    def open(self, where: Where, slots: int) -> Visible:
-        rows = (self.positions[:slots] <= self.positions[where][:, None])[None, None]
-        return lambda layer: rows
-
-    def buffers(self) -> list[Tensor]:
-        return [self.positions]
+    return SharedBool(config, device)
 
 
-MASKS: dict[str, type[PerLayerFloat] | type[SharedBool] | type[Computed]] = {
-    "per-layer float32": PerLayerFloat,
-    "shared bool": SharedBool,
-    "computed": Computed,
-}
+def _computed(config: GPTConfig, device: torch.device) -> Mask:
+    from variants.slots.mask_tables import Computed
+
+    return Computed(config, device)
+
+
+PER_LAYER = MaskOption(name="per-layer float32", build=_per_layer, moves=(), why_not=anywhere)
+SHARED = MaskOption(name="shared bool", build=_shared, moves=(), why_not=anywhere)
+COMPUTED = MaskOption(name="computed", build=_computed, moves=(), why_not=anywhere)

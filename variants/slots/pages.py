@@ -7,49 +7,31 @@ hardly does. Linux gives huge pages to memory that asks for them (`madvise`) whe
 
 from __future__ import annotations
 
-import copy
 import mmap
-from collections.abc import Callable, Sequence
-from itertools import accumulate
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
+from variants.option import Move, Option, anywhere
 
-from variants.model import GPT
+if TYPE_CHECKING:
+    from variants.model import GPT
 
 THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
-HUGE_PAGE_BYTES = 2 << 20
-ALIGNMENT = 64  # a cache line, and the widest vector
 
 
-def default_pages(model: GPT) -> GPT:
-    """The weights stay where the allocator put them."""
-    return model
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PagesOption(Option):
+    """`build` gives the model with its weights on such pages: itself, or a copy."""
+
+    build: Callable[[GPT], GPT]
 
 
-def huge_pages(model: GPT) -> GPT:
-    """A copy of the model whose weights lie on memory that asked for huge pages."""
-    model = copy.deepcopy(model)
-    tensors = [*model.parameters(), *model.buffers()]  # tied weights come once
-    for tensor, moved in zip(tensors, on_huge_pages([tensor.data for tensor in tensors]), strict=True):
-        tensor.data = moved
-    return model
+def _huge(model: GPT) -> GPT:
+    from variants.slots.huge_pages import huge_pages
 
-
-def on_huge_pages(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Copies of CPU tensors, one after the other in one piece of memory that asked for huge pages."""
-    sizes = [-(-tensor.nbytes // ALIGNMENT) * ALIGNMENT for tensor in tensors]
-    # private: shared memory has a switch of its own (shmem_enabled), which is mostly off
-    private = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    memory = mmap.mmap(-1, sum(sizes) + HUGE_PAGE_BYTES, flags=private)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    whole = torch.frombuffer(memory, dtype=torch.uint8)
-    starts = accumulate(sizes, initial=-whole.data_ptr() % HUGE_PAGE_BYTES)
-    return [
-        whole[start : start + tensor.nbytes].view(tensor.dtype).view(tensor.shape).copy_(tensor)
-        for tensor, start in zip(tensors, starts, strict=False)
-    ]
+    return huge_pages(model)
 
 
 def why_no_huge_pages(device: str) -> str | None:
@@ -63,4 +45,10 @@ def why_no_huge_pages(device: str) -> str | None:
     return None
 
 
-PAGES: dict[str, Callable[[GPT], GPT]] = {"default": default_pages, "huge": huge_pages}
+DEFAULT = PagesOption(name="default", build=lambda model: model, moves=(), why_not=anywhere)
+HUGE = PagesOption(
+    name="huge",
+    build=_huge,
+    moves=(Move("short", True, "fewer TLB misses while the weights are read"),),
+    why_not=why_no_huge_pages,
+)

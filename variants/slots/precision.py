@@ -1,123 +1,107 @@
 """Slot `precision`: how the weights are stored, and the arithmetic that goes with it.
 
-int8 and int4 are made when the model is loaded, from the weights alone and always the same way. Both are
-symmetric: a weight is scale * q. int8 has one scale per output channel, int4 one per group of 64 inputs.
-On CPU the activations become int8 too, one scale per row, so that the products are exact integers; this is
-the definition that faster kernels are proven against. Norms, biases and embeddings stay as they were.
+int8 and int4 are made when the model is loaded (`variants.slots.quantised`).
 """
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from variants.config import DTYPE_BYTES
+from variants.option import Move, Option, anywhere
 
-from variants.model import GPT
+if TYPE_CHECKING:
+    from variants.model import GPT
 
-DTYPES = {"float64": torch.float64, "float32": torch.float32, "bfloat16": torch.bfloat16}
-# bytes per weight as a step reads them, scales included (int8: one per output row, too few to count)
-WEIGHT_BYTES: dict[str, float] = {"float64": 8, "float32": 4, "bfloat16": 2, "int8": 1, "int4": 0.5 + 4 / 64}
-# relative rounding unit of the arithmetic, by which the gate bounds plain eager itself; of int8 and int4
-# that of the activations, which become int8
-ROUNDING = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-8, "int8": 2.0**-7, "int4": 2.0**-7}
-GROUP = 64  # inputs that share a scale in int4
-BLOCK = 2 * GROUP  # inputs in 64 bytes of int4: the low nibbles are one group, the high nibbles the next
+FEWER_BYTES = Move("short", True, "fewer bytes of weights to read")
 
 
-def convert(model: GPT, precision: str) -> GPT:
-    """The model in this precision: itself where nothing changes, else a converted copy."""
-    if precision in QUANTISED:
-        return _quantised(model, QUANTISED[precision])
-    dtype = DTYPES[precision]
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PrecisionOption(Option):
+    """`build` gives the model in this precision: itself where nothing changes, else a converted copy."""
+
+    build: Callable[[GPT], GPT]
+    dtype: str  # torch's name for the type of activations, norms and embeddings
+    bytes_per_weight: float  # as a step reads them, scales included (one per output row: too few to count)
+    # relative rounding unit of the arithmetic, by which the gate bounds plain eager itself; of int8 and int4
+    # that of the activations, which become int8
+    rounding: float
+
+    @property
+    def plain(self) -> bool:
+        """Whether weights are stored as they are computed with, so that a ladder can start from it."""
+        return self.name == self.dtype
+
+
+def _in_dtype(name: str, model: GPT) -> GPT:
+    import torch
+
+    dtype = getattr(torch, name)
     return model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
 
 
-def exact_copy(model: GPT, precision: str) -> GPT:
-    """The weights as `precision` stores them, in float64: what the gate takes for the truth."""
-    exact = copy.deepcopy(convert(model, precision))
-    for name, module in list(exact.named_modules()):
-        if isinstance(module, Int8Linear | Int4Linear):
-            weight = module.dequantised()
-            linear = nn.Linear(weight.size(1), weight.size(0), bias=module.bias is not None)
-            linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), module.bias
-            exact.set_submodule(name, linear)
-    return exact.to(torch.float64)
+def _int8(model: GPT) -> GPT:
+    from variants.slots.quantised import Int8Linear, quantised
+
+    return quantised(model, Int8Linear)
 
 
-def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
-    """x [..., K] -> q int8 [..., K] in -127..127 and scale [..., 1], with x about scale * q."""
-    scale = x.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 127
-    return (x / scale).round().to(torch.int8), scale
+def _int4(model: GPT) -> GPT:
+    from variants.slots.quantised import Int4Linear, quantised
+
+    return quantised(model, Int4Linear)
 
 
-class Int8Linear(nn.Module):
-    """x W^T + bias with W int8 [out,in], one float32 scale per output channel."""
-
-    weight: Tensor
-    scale: Tensor
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        weight, scale = quantise_rows(linear.weight.float())
-        self.register_buffer("weight", weight)
-        self.register_buffer("scale", scale.flatten())
-        self.bias = linear.bias
-
-    def dequantised(self) -> Tensor:
-        """[out,in] in the dtype of the scales."""
-        return self.weight * self.scale[:, None]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
-        if x.is_cuda:  # no byte product worth its quantisation there at a few rows: only the weights are int8
-            return F.linear(x, self.dequantised(), self.bias)
-        q, scale = quantise_rows(x.reshape(-1, x.size(-1)))
-        sums = torch._int_mm(q, self.weight.t())
-        y = (sums * (scale * self.scale)).view(*x.shape[:-1], -1)
-        return y if self.bias is None else y + self.bias
+def why_no_int4(device: str) -> str | None:
+    return None if device == "cpu" else "four-bit weights are written for the CPU"
 
 
-class Int4Linear(nn.Module):
-    """x W^T + bias with W in four bits: uint8 [out, in/2], in padded to whole blocks, scale [out, groups]."""
-
-    weight: Tensor
-    scale: Tensor
-
-    def __init__(self, linear: nn.Linear) -> None:
-        super().__init__()
-        self.inputs = linear.in_features
-        padded = F.pad(linear.weight.float(), (0, -self.inputs % BLOCK))
-        groups = padded.unflatten(1, (-1, GROUP))
-        scale = groups.abs().amax(dim=-1, keepdim=True).clamp(min=1e-30) / 7
-        nibbles = ((groups / scale).round() + 8).to(torch.uint8)
-        low, high = nibbles[:, 0::2], nibbles[:, 1::2]
-        self.register_buffer("weight", (low | high << 4).flatten(1))
-        self.register_buffer("scale", scale.squeeze(-1).contiguous())
-        self.bias = linear.bias
-
-    def dequantised(self) -> Tensor:
-        """[out,in] in the dtype of the scales."""
-        packed = self.weight.unflatten(1, (-1, GROUP))
-        nibbles = torch.stack([packed & 15, packed >> 4], dim=2).flatten(1, 2)
-        weight = (nibbles.to(self.scale.dtype) - 8) * self.scale[..., None]
-        return weight.flatten(1)[:, : self.inputs]
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[..., in] -> [..., out]."""
-        q, scale = quantise_rows(x)
-        y = F.linear(q.to(x.dtype), self.dequantised()) * scale
-        return y if self.bias is None else y + self.bias
-
-
-QUANTISED: dict[str, type[Int8Linear] | type[Int4Linear]] = {"int8": Int8Linear, "int4": Int4Linear}
-
-
-def _quantised(model: GPT, kind: type[Int8Linear] | type[Int4Linear]) -> GPT:
-    """A float32 copy whose Linear layers are of this kind; a tied head no longer shares the embedding."""
-    model = copy.deepcopy(model).float()
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    for name, linear in linears:
-        model.set_submodule(name, kind(linear))
-    return model
+FLOAT32 = PrecisionOption(
+    name="float32",
+    build=partial(_in_dtype, "float32"),
+    dtype="float32",
+    bytes_per_weight=DTYPE_BYTES["float32"],
+    rounding=2.0**-23,
+    moves=(),
+    why_not=anywhere,
+)
+BFLOAT16 = PrecisionOption(
+    name="bfloat16",
+    build=partial(_in_dtype, "bfloat16"),
+    dtype="bfloat16",
+    bytes_per_weight=DTYPE_BYTES["bfloat16"],
+    rounding=2.0**-8,
+    moves=(FEWER_BYTES,),
+    why_not=anywhere,
+)
+FLOAT64 = PrecisionOption(
+    name="float64",
+    build=partial(_in_dtype, "float64"),
+    dtype="float64",
+    bytes_per_weight=DTYPE_BYTES["float64"],
+    rounding=2.0**-52,
+    moves=(),
+    why_not=anywhere,
+)
+INT8 = PrecisionOption(
+    name="int8",
+    build=_int8,
+    dtype="float32",
+    bytes_per_weight=1,
+    rounding=2.0**-7,
+    moves=(FEWER_BYTES,),
+    why_not=anywhere,
+)
+INT4 = PrecisionOption(
+    name="int4",
+    build=_int4,
+    dtype="float32",
+    bytes_per_weight=0.5 + 4 / 64,  # a float32 scale per group of 64
+    rounding=2.0**-7,
+    moves=(FEWER_BYTES,),
+    why_not=why_no_int4,
+)

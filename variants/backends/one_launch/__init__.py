@@ -5,7 +5,7 @@ vectors), attention, barrier, model (what a step works on), step (the phases), o
 (the plain read of the memory floor); selfcheck (a program for the sanitizers).
 """
 
+from variants.backends.backend import why_no_one_launch
 from variants.backends.one_launch.backend import PHASES, OneLaunch, PlainRead, Span
-from variants.backends.one_launch.build import why_no_one_launch
 
 __all__ = ["PHASES", "OneLaunch", "PlainRead", "Span", "why_no_one_launch"]

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from variants.backends.modules import Backend
+from variants.backends.backend import Backend
 from variants.backends.one_launch import build
 from variants.model import GPT
-from variants.slots.cache import StaticCache
+from variants.slots.static_cache import StaticCache
 
 PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
 CACHE_LINE = 64  # bytes

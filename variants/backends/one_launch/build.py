@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from variants import build_cache
+from variants.backends.backend import why_no_one_launch
 from variants.errors import UserError
 
 SOURCES = Path(__file__).parent / "csrc"
@@ -30,17 +31,6 @@ LINK = (f"-L{TORCH / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{TORCH / 'lib
 def compile_command(source: str, output: Path, flags: Sequence[str], link: Sequence[str] = LINK) -> list[str]:
     """The compiler call that makes `output` from one file of csrc/."""
     return [str(build_cache.compiler()), *flags, *FLAGS, str(SOURCES / source), "-o", str(output), *link]
-
-
-def why_no_one_launch(device: str) -> str | None:
-    """None where the one-launch backend can run, else the reason."""
-    if device != "cpu":
-        return "one launch per step is written for the CPU"
-    if sys.platform != "linux":
-        return f"the one-launch kernels are built with GCC or Clang on Linux, not on {sys.platform}"
-    if build_cache.compiler() is None:
-        return "no C++ compiler found: install g++, or name one in CXX, to build the one-launch kernels"
-    return None
 
 
 @functools.cache

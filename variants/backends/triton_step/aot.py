@@ -29,8 +29,9 @@ from variants.backends.triton_step import ops, plan, steps
 from variants.command import run
 from variants.config import GPTConfig
 from variants.model import GPT
-from variants.slots.cache import StaticCache
-from variants.slots.precision import convert
+from variants.option import declared
+from variants.slots.precision import PrecisionOption
+from variants.slots.static_cache import StaticCache
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
 MULTIPROCESSORS = {80: 108, 86: 84, 90: 132, 100: 148}  # A100, A40, H100 and H200, B200
@@ -64,7 +65,7 @@ def empty_model(config: GPTConfig, precision: str) -> GPT:
     model = model.to_empty(device="cpu").requires_grad_(False)
     for parameter in model.parameters():
         parameter.zero_()
-    return convert(model, precision)
+    return declared(PrecisionOption)[precision].build(model)
 
 
 def compiled(

@@ -1,6 +1,6 @@
 """Slot `backend` in Triton: `TritonStep` (a kernel per phase) and `PersistentStep` (one persistent kernel).
 
-Both keep the contract of `variants.backends.modules.Backend` over the buffers of a static cache. They run on
+Both keep the contract of `variants.backends.backend.Backend` over the buffers of a static cache. They run on
 CUDA, or in Triton's interpreter (TRITON_INTERPRET=1) on a CPU, which proves results and not speed.
 """
 
@@ -12,12 +12,12 @@ import torch
 import triton
 from torch import Tensor, nn
 
-from variants.backends.modules import Backend
+from variants.backends.backend import Backend
 from variants.backends.triton_step import interpreter, ops
 from variants.backends.triton_step.plan import Geometry, Setting
 from variants.errors import UserError
 from variants.model import GPT
-from variants.slots.cache import StaticCache
+from variants.slots.static_cache import StaticCache
 
 if triton.knobs.runtime.interpret:
     interpreter.correct()

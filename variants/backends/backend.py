@@ -1,0 +1,123 @@
+"""Slot `backend`: what turns a token into logits.
+
+The modules answer `forward` (any number of tokens, eager); every backend answers `step`, which executors
+compile or record and the runner times: one token in, one token out, nothing from the host.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Protocol
+
+from variants import build_cache
+from variants.option import Move, Option, anywhere
+from variants.slots.cache import STATIC, CacheOption
+from variants.slots.kv import AS_PRECISION, KvOption
+from variants.slots.precision import PrecisionOption
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from variants.backends.modules import Modules
+
+
+class Backend(Protocol):
+    def step(self, token: Tensor) -> Tensor:
+        """One decode step from `token` int64 [B,1], which it overwrites with the greedy argmax.
+
+        Appends to the cache, advances its length, and returns the logits [B,V].
+        """
+        ...
+
+    def verify(self) -> None:
+        """Raises RuntimeError where a step saw itself go wrong; waits for the device. Most cannot."""
+        return
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BackendOption(Option):
+    """`build` takes the modules, whose model and cache the step shares, and how the weights are stored."""
+
+    build: Callable[[Modules, PrecisionOption], Backend]
+    owns: tuple[str, ...]  # slots whose options it does not use in a step: it brings its own
+    caches: tuple[CacheOption, ...] | None  # that it reads; None: any
+    kvs: tuple[KvOption, ...] | None  # stored so; None: any
+    attends_to_bucket: bool  # a step attends to all slots of its bucket; else it stops at the new token
+
+
+def why_no_one_launch(device: str) -> str | None:
+    """None where the one-launch backend can run, else the reason."""
+    if device != "cpu":
+        return "one launch per step is written for the CPU"
+    if sys.platform != "linux":
+        return f"the one-launch kernels are built with GCC or Clang on Linux, not on {sys.platform}"
+    if build_cache.compiler() is None:
+        return "no C++ compiler found: install g++, or name one in CXX, to build the one-launch kernels"
+    return None
+
+
+def why_no_triton(device: str) -> str | None:
+    if device != "cuda":
+        return "the Triton kernels need a CUDA device; their counterpart here is onelaunch"
+    return None if find_spec("triton") else "Triton is not installed"
+
+
+def why_no_single_launch(device: str) -> str | None:
+    """On a GPU the one launch is a Triton kernel."""
+    return (why_no_triton if device == "cuda" else why_no_one_launch)(device)
+
+
+def _fused_triton(modules: Modules, precision: PrecisionOption) -> Backend:
+    from variants.backends.triton_step.steps import TritonStep  # only here: Triton is not everywhere
+
+    return TritonStep(modules.model, modules.static_cache())
+
+
+def _one_launch(modules: Modules, precision: PrecisionOption) -> Backend:
+    if modules.model.device.type == "cpu":
+        from variants.backends.one_launch import OneLaunch
+
+        return OneLaunch(modules.model, modules.static_cache(), precision.name)
+    from variants.backends.triton_step.steps import PersistentStep
+
+    return PersistentStep(modules.model, modules.static_cache())
+
+
+FEWER_LAUNCHES = (
+    Move("short", True, "one launch, or few, instead of hundreds"),
+    Move("ttft", False, "the prefill is run eagerly"),
+)
+
+MODULES = BackendOption(
+    name="modules",
+    build=lambda modules, precision: modules,
+    owns=(),
+    caches=None,
+    kvs=None,
+    attends_to_bucket=True,
+    moves=(),
+    why_not=anywhere,
+)
+FUSED_TRITON = BackendOption(
+    name="fused Triton",
+    build=_fused_triton,
+    owns=("mask", "head", "attention"),
+    caches=(STATIC,),
+    kvs=(AS_PRECISION,),
+    attends_to_bucket=False,
+    moves=FEWER_LAUNCHES,
+    why_not=why_no_triton,
+)
+ONE_LAUNCH = BackendOption(
+    name="one launch",
+    build=_one_launch,
+    owns=("mask", "head", "attention"),
+    caches=(STATIC,),
+    kvs=(AS_PRECISION,),
+    attends_to_bucket=False,
+    moves=FEWER_LAUNCHES,
+    why_not=why_no_single_launch,
+)

@@ -1,0 +1,47 @@
+"""Executor `compiled`: torch.compile of the whole step."""
+
+from __future__ import annotations
+
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from variants.executors.executor import TRIAL_STEPS, CompiledStep, Step, WarmUp
+
+# A trace shows generated C++ kernels only if they were built with marks; so the code that is timed has them.
+MARKED = {"cpp.enable_kernel_profile": True}
+
+
+class Compiled:
+    """torch.compile of the whole step."""
+
+    def __init__(self, **options: Any) -> None:
+        self.log: list[WarmUp] = []
+        self.options = options
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
+        start = time.perf_counter()
+        compiled = torch.compile(
+            _with_own_code(step), fullgraph=True, dynamic=False, options=MARKED | self.options
+        )
+        for _ in range(TRIAL_STEPS):
+            compiled(token)
+            restore()
+        self.log.append(WarmUp(time.perf_counter() - start))
+        return lambda: compiled(token)
+
+
+def _with_own_code(step: Step) -> Step:
+    """The same function with a code object of its own.
+
+    Dynamo keeps compiled graphs per code object, up to a limit: without this every decoder in a process
+    would share the cache of `Modules.step`, and the ninth would silently run eager.
+    """
+    assert isinstance(step, types.MethodType)
+    function = step.__func__
+    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return types.MethodType(own, step.__self__)
