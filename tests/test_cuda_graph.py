@@ -19,7 +19,7 @@ from variants.decoder import Decoder
 from variants.executors import cuda_graph
 from variants.executors.capture_rules import CaptureError
 from variants.executors.compile import Compiled
-from variants.executors.cuda_graph import SETTLING_STEPS, Graphed, capture
+from variants.executors.cuda_graph import WARM_UP_STEPS, Graphed, capture
 from variants.executors.executor import COMPILED, COMPILED_GRAPH, GRAPH
 from variants.ladder import ladder
 from variants.model import GPT
@@ -122,14 +122,14 @@ def tried(
         assert restored
 
 
-def test_the_step_settles_on_a_side_stream_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_step_warms_up_on_a_side_stream_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     """CASES 13 and 18: handles exist before the capture, and the pool's growth is measured."""
     cuda = FakeCuda()
     graph = tried(monkeypatch, cuda)
     start = cuda.log.index("side waits for main")
     expected = [
         "side waits for main",
-        *["step on side"] * SETTLING_STEPS,
+        *["step on side"] * WARM_UP_STEPS,
         "main waits for side",
         "synchronize",
     ]
@@ -165,7 +165,7 @@ def test_buckets_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:
         pools.append(pool)
         return cuda_graph.CapturedStep(None, torch.zeros(1), 7)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("variants.executors.executor.capture", fake_capture)
+    monkeypatch.setattr("variants.executors.cuda_graph.capture", fake_capture)
     monkeypatch.setattr(torch.cuda, "graph_pool_handle", lambda: next(handles))
     executor = GRAPH.build()
     for _ in range(2):
