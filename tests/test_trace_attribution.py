@@ -260,6 +260,45 @@ def test_an_under_recorded_graph_is_not_idle_time(tmp_path) -> None:
     assert read(*result).label == "cannot tell"
 
 
+@given(
+    sizes=st.lists(st.integers(1, 30), min_size=2, max_size=6),
+    count=st.integers(3, 8),
+    shrink=st.integers(0, 1),
+    lost=st.booleans(),
+)
+@settings(max_examples=25, deadline=None)
+def test_graphs_are_compared_with_their_own_kind(tmp_path_factory, sizes, count, shrink, lost) -> None:
+    """Graphs in pieces, of a draft and a target, and of batches that shrink differ, and none is short."""
+    made = Synthetic()
+    at = 0
+    for step in range(count):
+        begin = at
+        for place, size in enumerate(sizes):
+            if shrink and 2 * step >= count and count >= 6:
+                size += 40
+            nodes = [(at + 10_000 + n * 5_000, at + 15_000 + n * 5_000) for n in range(size)]
+            if lost and step == 1 and place == 0:
+                nodes = nodes[: size // 2 - 1] if size > 3 else nodes
+            made.graph((at, at + 5_000), nodes, name=f"piece {place}")
+            at += 20_000 + len(nodes) * 5_000
+        made.step(begin, at - 1, f"ProfilerStep#{step}")
+    problems = integrity(*found(made, tmp_path_factory.mktemp("t")))
+    assert any("graph launches show" in p for p in problems) == (lost and sizes[0] > 3)
+
+
+@pytest.mark.parametrize("ids", ["all the same", "two calls each"])
+def test_ids_that_many_calls_carry_are_linked_in_time(tmp_path, ids) -> None:
+    made = eager(steps=40, kernels=50)
+    for event in made.events:
+        if "correlation" in event.get("args", {}):
+            event["args"]["correlation"] = 0 if ids == "all the same" else event["args"]["correlation"] % 1000
+    trace = load(made.write(tmp_path / "t.json"))
+    linked = trace.device_events
+    later = trace.calls["start_ns"].to_numpy()[linked["call"].to_numpy()]
+    assert (linked["call"] >= 0).all()
+    assert (later <= linked["start_ns"].to_numpy()).all()
+
+
 def test_steps_that_differ_in_launches_are_a_caution(tmp_path) -> None:
     made = eager(steps=5)
     last = 4_000_000

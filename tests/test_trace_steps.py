@@ -6,8 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from profiling.trace import Steps, load, repetition, steps
+from profiling.trace.marks import ROUNDING_SHARE
 from tests.synthetic_trace import Synthetic, eager
 from variants.errors import UserError
 
@@ -90,19 +93,71 @@ def test_repetition_of_launches_begins_where_the_host_pauses(tmp_path) -> None:
     assert len(starts) == 1
 
 
+@given(
+    count=st.integers(4, 30),
+    period=st.integers(3, 60),
+    extra=st.dictionaries(st.integers(0, 29), st.integers(1, 4), max_size=4),
+    head=st.integers(0, 20),
+)
+@settings(max_examples=50, deadline=None)
+def test_more_launches_in_a_few_steps_hide_no_repetition(count, period, extra, head) -> None:
+    """Sampling in every tenth step; the warm-up ahead of the steps is shorter than they are."""
+    step = [0, *(n % 5 + 1 for n in range(period - 2)), 6]
+    inserted = {at: n for at, n in extra.items() if at < count and n <= period // 4}
+    if 5 * len(inserted) >= count:
+        inserted = {}
+    codes, bounds = [9] * min(head, period), []
+    for at in range(count):
+        bounds.append(len(codes))
+        codes += step[: period // 2] + [7] * inserted.get(at, 0) + step[period // 2 :]
+    times = np.arange(len(codes), dtype=np.int64) * 10 + 50 * np.cumsum(np.array(codes) == 0)
+    assert len(codes) >= 2 * bounds[0]
+    found = repetition.find(np.array(codes), times, times + 5)
+    assert found is not None
+    assert found.tolist() == [*bounds, len(codes)]
+
+
+@given(overlap=st.integers(1, 200_000), count=st.integers(2, 8))
+@settings(max_examples=25, deadline=None)
+def test_marks_that_overlap_are_cut_at_the_next_one(tmp_path_factory, overlap: int, count: int) -> None:
+    """Rounding makes marks overlap by a microsecond, two steps in flight by much more."""
+    made = eager(steps=count)
+    marks = [e for e in made.events if e["cat"] == "user_annotation"]
+    for mark in marks:
+        mark["dur"] += 1 + overlap / 1000  # `eager` leaves 1 us between two steps
+    result = found(made, tmp_path_factory.mktemp("t"))
+    starts = [round(mark["ts"] * 1000) for mark in marks]
+    known = count if overlap <= ROUNDING_SHARE * (starts[1] - starts[0]) else count - 1
+    assert result.table["start_ns"].tolist() == starts[:known]
+    assert result.table["end_ns"].tolist()[: count - 1] == starts[1:]
+    assert any("overlap the next one" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("name", ["layer {}", "model.layers.{}.mlp", "part {}"])
+def test_annotations_of_layers_are_no_steps(tmp_path, name) -> None:
+    made = renamed([""] * 4)
+    launches = [e for e in made.events if e["cat"] == "cuda_runtime" and "Launch" in e["name"]]
+    for n, launch in enumerate(launches):
+        start = round(launch["ts"] * 1000)
+        made.step(start - 5_000, start + 5_000, name.format(n % 10))
+    assert found(made, tmp_path).source == "repetition of 10 launches"
+
+
 def test_layers_inside_a_step_are_not_the_steps() -> None:
     layer, extra = [1, 2, 3, 4], [5, 6]
     codes = np.array([9, 9, *(([7] + layer * 12 + extra) * 6), 8])
     times = np.arange(len(codes), dtype=np.int64) * 10 + 50 * np.cumsum(codes == 7)
-    first, period, count = repetition.find(codes, times, times + 5) or (0, 0, 0)
-    assert (period, count) == (51, 6)
-    assert first == 2
+    bounds = repetition.find(codes, times, times + 5)
+    assert bounds is not None
+    assert bounds.tolist() == [2 + 51 * n for n in range(7)]
 
 
 def test_what_repeats_in_a_corner_is_not_the_loop() -> None:
     codes = np.array([5] * 7 + [0, 1, 2, 3] * 40 + [6] * 3)
     times = np.arange(len(codes), dtype=np.int64) * 10 + 50 * np.cumsum(codes == 0)
-    assert repetition.find(codes, times, times + 5) == (7, 4, 40)
+    bounds = repetition.find(codes, times, times + 5)
+    assert bounds is not None
+    assert bounds.tolist() == [7 + 4 * n for n in range(41)]
 
 
 def test_no_repetition_no_steps(tmp_path) -> None:

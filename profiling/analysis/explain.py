@@ -12,7 +12,7 @@ from typing import Any
 from profiling.analysis import top
 from profiling.analysis.attribution import Attribution, attribute, cautions
 from profiling.analysis.predict import Costs, Prediction, replay
-from profiling.analysis.reading import Reading, main_device, read
+from profiling.analysis.reading import Reading, main_device, read, unknown_rows
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.summary import file_numbers, window_numbers
@@ -71,7 +71,7 @@ def explain(
 
 
 def _about_the_file(trace: Trace) -> list[str]:
-    notes = []
+    notes = [f"{unknown_rows(trace)} are not understood"] if trace.unknown_devices else []
     if trace.json_bytes > VIEWER_BYTES:
         notes.append(
             f"{trace.json_bytes / 2**20:.0f} MB of JSON: viewers may show it empty; profile fewer steps"

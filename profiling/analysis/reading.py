@@ -60,6 +60,8 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     problems = integrity(trace, steps, attribution)
     if of is None and trace.cut:
         return Reading("cannot tell", "the file is cut, and what is left of it has no device events")
+    if of is None and trace.unknown_devices:
+        return Reading("cannot tell", f"the trace has {unknown_rows(trace)}, and no device work that is read")
     if of is None:
         return _without_device(attribution, problems)
     shares = device_shares(trace, steps, attribution, of)
@@ -69,6 +71,12 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     if events < MIN_EVENTS:
         return Reading("too small to judge", f"{events} device events, fewer than {MIN_EVENTS}", of, shares)
     return Reading(*_decide(trace, shares), of, shares)
+
+
+def unknown_rows(trace: Trace) -> str:
+    """What of the trace is a device's work and not understood."""
+    count, named = sum(trace.unknown_devices.values()), ", ".join(sorted(trace.unknown_devices)[:3])
+    return f"{count} rows of an unknown device ({named})"
 
 
 def _without_device(attribution: Attribution, problems: list[str]) -> Reading:

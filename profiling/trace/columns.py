@@ -17,7 +17,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profiling.trace.names import CALL_CATEGORY, DEVICE_CATEGORIES
+from profiling.trace.names import (
+    CALL_CATEGORY,
+    DEVICE_ARGUMENTS,
+    DEVICE_CATEGORIES,
+    DEVICE_PROCESS,
+    KNOWN_CATEGORY,
+)
 from profiling.trace.source import Source
 
 Int = npt.NDArray[np.int64]
@@ -132,6 +138,8 @@ class Builder:
         self.columns: dict[str, list[npt.NDArray[Any]]] = {key: [] for key in COLUMNS}
         self.open_spans: dict[tuple[str, str], list[Event]] = {}
         self.processes: dict[str, str] = {}
+        self.unread: dict[str, tuple[int, int]] = {}
+        """Per process its events in no known category, and those of them with arguments of device work."""
 
     def add(self, events: list[Event]) -> None:
         self.total += len(events)
@@ -169,6 +177,26 @@ class Builder:
                 said = str(args.name or args.labels)
                 self.processes[pid] = f"{self.processes.get(pid, '')} {said}".strip()
 
+    def _count_unread(self, events: list[Event], cat: npt.NDArray[np.int32]) -> None:
+        known = [KNOWN_CATEGORY.fullmatch(str(c).lower()) is not None for c in self.categories]
+        for row in np.flatnonzero(~np.array(known, np.bool_)[cat]).tolist():
+            pid = str(events[row].pid)
+            rows, of_device = self.unread.get(pid, (0, 0))
+            found = DEVICE_ARGUMENTS.search(bytes(events[row].args)) is not None
+            self.unread[pid] = rows + 1, of_device + found
+
+    def unknown_devices(self) -> dict[str, int]:
+        """Device -> events that look like its work and are not read: all of a process named like a device,
+        else those with a device's arguments.
+        """
+        out: dict[str, int] = {}
+        for pid, (rows, of_device) in self.unread.items():
+            name = self.processes.get(pid, "")
+            count = rows if DEVICE_PROCESS.search(name) else of_device
+            if count:
+                out[name or pid] = out.get(name or pid, 0) + count
+        return out
+
     def _add_complete(self, events: list[Event]) -> None:
         ts, ts_good = nanoseconds([event.ts for event in events])
         dur, dur_good = nanoseconds([event.dur for event in events])
@@ -179,6 +207,7 @@ class Builder:
             events = [e for e, keep in zip(events, good, strict=True) if keep]
             ts, dur = ts[good], dur[good]
         cat = self.categories.column([event.cat for event in events])
+        self._count_unread(events, cat)
         names = [event.name for event in events]
         if set(map(type, names)) != {str}:
             names = list(map(str, names))

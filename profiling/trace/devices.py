@@ -55,7 +55,7 @@ def _calls(events: pd.DataFrame) -> pd.DataFrame:
 
 def _work(events: pd.DataFrame) -> pd.DataFrame:
     rows = events[events["cat"].isin(list(DEVICE_CATEGORIES))]
-    work = _spans(rows, ["device", "stream", "correlation", "name", "cat"])
+    work = _spans(rows, ["device", "stream", "correlation", "graph", "name", "cat"])
     of_category = [
         (c in MEMCPY_CATEGORIES) + 2 * (c in MEMSET_CATEGORIES) for c in work["cat"].cat.categories
     ]
@@ -120,20 +120,32 @@ def _link(work: pd.DataFrame, calls: pd.DataFrame) -> Int:
     ids = candidates["correlation"].to_numpy()
     order = np.argsort(ids, kind="stable")  # within an id: by start, as `calls` is
     ids, rows = ids[order], candidates.index.to_numpy()[order]
+    outermost = _outermost(ids, calls["start_ns"].to_numpy()[rows], calls["end_ns"].to_numpy()[rows])
+    ids, rows = ids[outermost], rows[outermost]
     first = np.searchsorted(ids, wanted, "left")
-    behind = np.searchsorted(ids, wanted, "right")
-    found = (behind > first) & (wanted >= 0)
-    link = np.where(found, rows[np.minimum(first, len(rows) - 1)], -1)
-    starts, ends = calls["start_ns"].to_numpy(), calls["end_ns"].to_numpy()
-    work_starts = work["start_ns"].to_numpy()
-    for i in np.flatnonzero(found & (behind - first > 1)):
-        outer_end = None
-        for row in rows[first[i] : behind[i]]:
-            if starts[row] > work_starts[i]:
-                break
-            if outer_end is None or starts[row] >= outer_end:
-                link[i], outer_end = row, ends[row]
-    return link
+    found = (np.searchsorted(ids, wanted, "right") > first) & (wanted >= 0)
+    # The last of the id's calls that starts no later: both by (id, start), the calls first where equal.
+    every_id = np.concatenate([ids, wanted])
+    every_start = np.concatenate([calls["start_ns"].to_numpy()[rows], work["start_ns"].to_numpy()])
+    is_work = np.arange(len(every_id)) >= len(ids)
+    ordered = np.lexsort((is_work, every_start, every_id))
+    last = np.empty(len(every_id), np.int64)
+    last[ordered] = np.cumsum(~is_work[ordered]) - 1
+    at = np.clip(np.maximum(last[len(ids) :], first), 0, len(rows) - 1)
+    return np.where(found, rows[at], -1)
+
+
+def _outermost(ids: Int, start: Int, end: Int) -> npt.NDArray[np.bool_]:
+    """Per call, sorted by id and start, whether no earlier call of its id that counts is still running."""
+    alone = np.ones(len(ids), np.bool_)
+    group, until = None, 0
+    for i in (np.flatnonzero(ids[1:] == ids[:-1]) + 1).tolist():
+        if ids[i] != group:
+            group, until = ids[i], end[i - 1]
+        alone[i] = start[i] >= until
+        if alone[i]:
+            until = end[i]
+    return alone
 
 
 def _name_unknown_launches(calls: pd.DataFrame, work: pd.DataFrame) -> None:

@@ -11,10 +11,13 @@ from typing import Any
 
 import pandas as pd
 
-from profiling.trace import devices, hostops
+from profiling.trace import devices, hostops, impossible
 from profiling.trace.columns import Builder, parse_events
 from profiling.trace.read import NOT_EVENT, metadata, pieces
-from profiling.trace.source import open_source
+from profiling.trace.source import Source, open_source
+
+REPEATED_SHARE = 0.25
+"""Of all events: by accident two are alike, not a quarter of them."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,8 @@ class Trace:
     skipped: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
     cut: bool = False  # the file ends before its events do
+    unknown_devices: dict[str, int] = field(default_factory=dict)
+    """Events on rows that are a device's by their process or arguments, in no category that is read."""
 
     @cached_property
     def calls(self) -> pd.DataFrame:
@@ -48,14 +53,22 @@ class Trace:
     @cached_property
     def device_events(self) -> pd.DataFrame:
         """Device events by start: `start_ns`, `end_ns`, `device`, `stream`, `kind` (kernel, memcpy,
-        memset), `name`, `correlation`, `call` (row in `calls`, -1: none in the file), `call_start_ns`,
-        `call_end_ns`, `call_kind`.
+        memset), `name`, `correlation`, `graph` (id, -1: none), `call` (row in `calls`, -1: none in the file),
+        `call_start_ns`, `call_end_ns`, `call_kind`. Those whose times cannot be are left out.
         """
         return self._linked[1]
 
+    @property
+    def impossible(self) -> pd.DataFrame:
+        """Rows like those of `device_events` whose times cannot be, with the `reason`."""
+        return self._linked[2]
+
     @cached_property
-    def _linked(self) -> tuple[pd.DataFrame, pd.DataFrame]:
-        return devices.calls_of(self.events)
+    def _linked(self) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        calls, work = devices.calls_of(self.events)
+        reason = impossible.reasons(work)
+        bad = reason != ""
+        return calls, work[~bad].reset_index(drop=True), work[bad].assign(reason=reason[bad])
 
     @cached_property
     def host_ops(self) -> pd.DataFrame:
@@ -73,6 +86,15 @@ class Trace:
     def in_categories(self, categories: frozenset[str]) -> pd.DataFrame:
         """Events of some categories, in file order."""
         return self.events[self.events["cat"].isin(list(categories))]
+
+
+def _once(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
+    """The events without repeats, where there are so many that a file was joined to itself."""
+    repeated = frame.duplicated()
+    if repeated.mean() < REPEATED_SHARE:
+        return frame
+    source.warn(f"{repeated.sum()} of {len(frame)} events are repeated, to the nanosecond, and count once")
+    return frame[~repeated].reset_index(drop=True)
 
 
 def load(path: str | Path, progress: Callable[[float], None] | None = None) -> Trace:
@@ -94,10 +116,12 @@ def load(path: str | Path, progress: Callable[[float], None] | None = None) -> T
     finally:
         if collecting:
             gc.enable()
+    frame = _once(frame, source)
     meta = metadata(source)
     if source.skipped:
         source.warn("skipped: " + ", ".join(f"{count} x {why}" for why, count in source.skipped.items()))
     if frame.empty:
         source.warn("the trace holds no complete events")
     total, cut = builder.total + source.skipped.get(NOT_EVENT, 0), source.tail is None
-    return Trace(path, frame, meta, total, source.size, source.skipped, source.warnings, cut)
+    unknown = builder.unknown_devices()
+    return Trace(path, frame, meta, total, source.size, source.skipped, source.warnings, cut, unknown)

@@ -10,7 +10,6 @@ from pathlib import Path
 from variants.errors import UserError
 
 HEAD_BYTES = 512
-SQLITE = b"SQLite format 3\0"
 GZIP = b"\x1f\x8b"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
@@ -34,6 +33,9 @@ _BY_START = {
     b"7z\xbc\xaf\x27\x1c": Format("a 7-Zip archive", "7z x -so {} > trace.json"),
     b"version https://git-lfs": Format("a pointer of Git LFS, not the file", "git lfs pull --include {}"),
     b"\x80": Format("a Python pickle, such as a memory snapshot", "profiler.export_chrome_trace(OUT)"),
+    b"SQLite format 3\0": Format(
+        "an SQLite database, such as an export of nsys or rocpd", "profiler.export_chrome_trace(OUT)"
+    ),
     b"<": Format("a web page, not the trace it may link to", "curl -L -o trace.json.gz ADDRESS"),
 }
 _BY_NAME = {

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -29,6 +29,13 @@ if TYPE_CHECKING:
     from profiling.trace.file import Trace
 
 _STEP_LIKE = re.compile(r"(?i)(?:^|[^a-z])(?:step|decode|iter(?:ation)?|token)(?:[^a-z]|$)")
+_LAYER_LIKE = re.compile(
+    r"(?i)(?:^|[^a-z])(?:layers?|blocks?|attn|attention|self_attn|mlp|ffn|moe|experts?|norm|rmsnorm|layernorm"
+    r"|lm_head|embed(?:ding)?s?)(?:[^a-z]|$)"
+)
+"""Names of a model's parts: what they bracket is less than a step."""
+ROUNDING_SHARE = 0.05
+"""Of a step: marks that overlap by more are of steps in flight at once."""
 _COLUMNS = ["name", "start_ns", "end_ns", "thread", "tid"]
 
 
@@ -112,9 +119,11 @@ def _by_repeated_annotation(trace: Trace, annotations: pd.DataFrame) -> Steps | 
     usable = annotations[~annotations["name"].str.contains(NOT_STEPS)]
     launches = _launch_starts(trace)
     candidates = []
-    for family, group in usable.groupby(usable["name"].str.replace(r"\d+", "#", regex=True)):
-        windows = _outermost(group)
+    for family, group in usable.groupby(_families(usable["name"])):
+        windows = _disjoint(group)
         step_like = _STEP_LIKE.search(str(family)) is not None
+        if not step_like and _is_part(str(family), group["name"]):
+            continue
         if len(launches) and (len(windows) >= 2 or step_like):
             share = _share_inside(launches, windows)
             if share >= 0.5:
@@ -123,6 +132,17 @@ def _by_repeated_annotation(trace: Trace, annotations: pd.DataFrame) -> Steps | 
         return None
     *_, family, group = min(candidates, key=lambda c: c[:4])
     return _finish(trace, group, f"repeated annotation {family!r}")
+
+
+def _families(names: pd.Series[Any]) -> pd.Series[Any]:
+    """Names without what counts in them."""
+    return names.str.replace(r"\d+", "#", regex=True)
+
+
+def _is_part(family: str, names: pd.Series[Any]) -> bool:
+    """Whether annotations bracket parts of a step: layers by name, or numbers that begin anew each step."""
+    times = names.value_counts()
+    return _LAYER_LIKE.search(family) is not None or (len(times) > 1 and int(times.min()) > 1)
 
 
 def _launch_starts(trace: Trace) -> np.ndarray:
@@ -137,31 +157,71 @@ def _share_inside(starts: np.ndarray, windows: pd.DataFrame) -> float:
 
 
 def _outermost(rows: pd.DataFrame) -> pd.DataFrame:
-    """Windows that lie in no other one, by start; of windows that overlap in part, the earlier."""
+    """Windows that begin in no other one, by start."""
     rows = rows.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
     reach = np.maximum.accumulate(rows["end_ns"].to_numpy()) if len(rows) else rows["end_ns"].to_numpy()
     start = rows["start_ns"].to_numpy()
     return rows[np.concatenate([[True], start[1:] >= reach[:-1]])] if len(rows) else rows
 
 
+def _disjoint(rows: pd.DataFrame) -> pd.DataFrame:
+    """Windows of one thread that lie in no other one, by start; those that overlap in part are cut where
+    the next begins.
+
+    The next one is a step too if it is named alike, or has most of its time behind the other's end; else it
+    is a part of it that a rounding error made stick out.
+    """
+    rows = rows.sort_values(["start_ns", "end_ns"], ascending=[True, False], kind="stable")
+    family = _families(rows["name"]).tolist()
+    chosen: list[int] = []
+    ends = rows["end_ns"].tolist()
+    for row, (start, end) in enumerate(zip(rows["start_ns"].tolist(), rows["end_ns"].tolist(), strict=True)):
+        if chosen and start < (held := ends[chosen[-1]]):
+            if end <= held or (family[row] != family[chosen[-1]] and 2 * (held - start) > end - start):
+                continue
+            ends[chosen[-1]] = start
+        chosen.append(row)
+    return rows.iloc[chosen].assign(end_ns=[ends[row] for row in chosen])
+
+
 def _finish(trace: Trace, rows: pd.DataFrame, source: str) -> Steps:
     """Each thread's outermost windows, with notes on every window and launch that they leave out."""
     notes = []
-    alone = pd.concat([_outermost(group) for _, group in rows.groupby("thread")])
+    alone = pd.concat([_disjoint(group) for _, group in rows.groupby("thread")])
     if len(alone) < len(rows):
         notes.append(f"{len(rows) - len(alone)} annotations inside another step's are counted as that step")
+    alone, said = _ends(rows, alone)
+    notes += said
     if len(_outermost(alone)) < len(alone):
         main = _busiest_thread(trace, alone)
         others = int((alone["thread"] != main).sum())
         alone = alone[alone["thread"] == main]
         notes.append(f"{others} step marks on other threads overlap these and are left out")
-    table = _outermost(alone)
+    table = alone.sort_values("start_ns", kind="stable")
     calls = trace.calls
     launches = calls.loc[calls["kind"].isin(["kernel", "graph"]), "start_ns"].to_numpy()
     outside = len(launches) - round(_share_inside(launches, table) * len(launches)) if len(launches) else 0
     if outside:
         notes.append(f"{outside} of {len(launches)} kernel and graph launches lie outside every step")
     return Steps(table[_COLUMNS].reset_index(drop=True), source, notes)
+
+
+def _ends(rows: pd.DataFrame, alone: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """The windows `alone` of `rows` whose ends are known, and what was done to them.
+
+    A mark that overlaps the next one by more than a rounding error does not end with its step: where the last
+    one ends is unknown then.
+    """
+    overlap = rows["end_ns"].loc[alone.index] - alone["end_ns"]
+    n, most = int((overlap > 0).sum()), int(overlap.max())
+    if not n:
+        return alone, []
+    notes = [f"{n} step marks overlap the next one, by up to {most / 1000:g} us, and are cut where it begins"]
+    if most > ROUNDING_SHARE * (alone["end_ns"] - alone["start_ns"]).median():
+        last = alone.groupby("thread")["start_ns"].transform("max") == alone["start_ns"]
+        alone = alone[~last]
+        notes.append("the last one is left out, since what would cut it is not in the trace")
+    return alone, notes
 
 
 def _busiest_thread(trace: Trace, rows: pd.DataFrame) -> int:
@@ -192,31 +252,25 @@ def _by_repetition(trace: Trace) -> Steps | None:
         what, rows = "ops", _outermost(ops[ops["thread"] == ops["thread"].mode().iat[0]])
         keys = rows["name"].to_numpy()
     starts, ends = rows["start_ns"].to_numpy(), rows["end_ns"].to_numpy()
-    found = repetition.find(pd.factorize(keys)[0], starts, ends)
-    if found is None:
+    bounds = repetition.find(pd.factorize(keys)[0], starts, ends)
+    if bounds is None:
         return None
-    first, period, count = found
-    at = first + period * np.arange(count)
-    last_end = ends[at[-1] : at[-1] + period].max()
+    at, period = bounds[:-1], int(np.median(np.diff(bounds)))
     table = pd.DataFrame(
         {
-            "name": [f"repetition {i + 1}" for i in range(count)],
+            "name": [f"repetition {i + 1}" for i in range(len(at))],
             "start_ns": starts[at],
-            "end_ns": np.append(starts[at[1:]], last_end),
+            "end_ns": np.append(starts[at[1:]], ends[at[-1] : bounds[-1]].max()),
             "thread": rows["thread"].iat[0],
             "tid": None,
         }
     )
-    notes = [
-        f"{n} {what} {where} the repeating part"
-        for n, where in _around(first, period * count, len(rows))
-        if n
-    ]
+    around = ((int(bounds[0]), "before"), (len(rows) - int(bounds[-1]), "after"))
+    notes = [f"{n} {what} {where} the repeating part" for n, where in around if n]
+    more = int((np.diff(bounds) > period).sum())
+    if more:
+        notes.append(f"{more} of {len(at)} repetitions hold more than the {period} {what} of the others")
     return Steps(table, f"repetition of {period} {what}", notes)
-
-
-def _around(first: int, covered: int, total: int) -> list[tuple[int, str]]:
-    return [(first, "before"), (total - first - covered, "after")]
 
 
 def _whole(trace: Trace) -> Steps:

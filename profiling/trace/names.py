@@ -27,6 +27,17 @@ OP_CATEGORIES = frozenset({"cpu_op", "operator"})
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 PYTHON_CATEGORIES = frozenset({"python_function"})
 OVERHEAD_CATEGORIES = frozenset({"overhead"})
+KNOWN_CATEGORY = re.compile(
+    r"cpu_op|operator|kernel|concurrent_kernel|python_function|overhead|cpu_instant_event|trace|fwdbwd|ac2g|async"
+    r"|.*(?:runtime|driver|annotation|memcpy|memset|cuda_sync|cuda_event|profiler_range)"
+)
+"""Categories of libkineto, whether read here or of no use."""
+DEVICE_PROCESS = re.compile(
+    r"(?i)(?:^|[^a-z])(?:npu|ascend hardware|mtia|tpu|gpus?|hpu|gaudi|neuron(?:core)?|xla|accelerator"
+    r"|/device:(?!cpu)\w+|cuda hw|device \d+)(?:[^a-z]|$)"
+)
+"""Names of processes that stand for a device, in the traces of torch_npu, MTIA, JAX and exports of nsys."""
+DEVICE_ARGUMENTS = re.compile(rb'"(?:Task Type|Stream Id|hlo_op|hlo_module|streamId|deviceId)"\s*:')
 CALL_CATEGORY = re.compile(r"(?:^|_)(?:runtime|driver)$")
 """`runtime` (2020), `cuda_runtime`, `cuda_driver`, `xpu_runtime`, `privateuse1_driver`, ..."""
 

@@ -10,7 +10,8 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import cpu, device
-from profiling.analysis.attribution.checks import cautions, integrity
+from profiling.analysis.attribution.cautions import cautions
+from profiling.analysis.attribution.checks import integrity
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import by_device
 from profiling.trace.names import OP_CATEGORIES

@@ -1,6 +1,4 @@
-"""Can the trace be trusted? What makes it unreliable, and what only has to be known when its numbers are
-read.
-"""
+"""Can the trace be trusted? What makes it unreliable, so that nothing is read from it."""
 
 from __future__ import annotations
 
@@ -12,7 +10,7 @@ import pandas as pd
 from profiling.analysis.attribution import device
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import NONE, matching
-from profiling.trace.names import OVERHEAD_CATEGORIES, WHOLE_DEVICE_SYNC
+from profiling.trace.names import WHOLE_DEVICE_SYNC
 
 if TYPE_CHECKING:
     from profiling.analysis.attribution import Attribution
@@ -20,7 +18,10 @@ if TYPE_CHECKING:
 LOST_SHARE = 0.02
 """More launches than this without a device event: kernels were lost."""
 UNLINKED_SHARE = 0.05
+IMPOSSIBLE_SHARE = 0.05
 MISSING_WORK_SHARE = 0.25
+REPEATED = 3
+"""A smaller number of events that comes this often is no loss, which strikes at random."""
 LONG_WAIT_NS = 100_000
 SKEW_NS = 50_000
 SKEW_SHARE = 0.05
@@ -37,9 +38,10 @@ def integrity(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]
             else []
         )
     found = [
+        _impossible(trace),
         _lost_launches(trace, steps),
-        _graph_under_recorded(trace),
-        _steps_with_fewer_kernels(attribution),
+        _graph_under_recorded(trace, steps),
+        _steps_with_fewer_kernels(trace, steps, attribution),
     ]
     found += [_unlinked_inside(work), _missing_work(attribution)]
     skew = clock_skew_ns(trace)
@@ -83,32 +85,56 @@ def _lost_launches(trace: Trace, steps: Steps) -> str | None:
     return f"{of} launches in the steps have no device event: kernels are missing in the trace"
 
 
-def _graph_under_recorded(trace: Trace) -> str | None:
-    sizes = trace.calls.loc[trace.calls["kind"] == "graph", "works"]
-    if len(sizes) < 3:
+def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
+    """Replays of one graph that show fewer device events than its others."""
+    replays = _replays(trace, steps)
+    short = []
+    for _, sizes in replays.groupby("graph")["works"]:
+        usual = sizes.mode().max()
+        times = sizes.value_counts()
+        # The same smaller size again and again is another graph at this place.
+        another = times.index[times >= REPEATED]
+        fewer = sizes[(sizes < 0.9 * usual) & ~sizes.isin(another)]
+        if len(sizes) >= REPEATED and 2 * times[usual] >= len(sizes) and len(fewer):
+            short.append((fewer, int(usual), int(times[usual])))
+    if not short:
         return None
-    usual, times = int(sizes.mode().max()), int((sizes == sizes.mode().max()).sum())
-    short = sizes[sizes < 0.9 * usual]
-    if 2 * times < len(sizes) or short.empty:
-        return None
-    shown = f"{short.min()} to {short.max()}"
-    return f"{len(short)} graph launches show {shown} device events where {times} show {usual}"
+    count = sum(len(fewer) for fewer, _, _ in short)
+    fewer, most, agree = short[0]
+    shown = f"{fewer.min()} to {fewer.max()}"
+    return f"{count} graph launches show {shown} device events where {agree} show {most}"
 
 
-def _steps_with_fewer_kernels(attribution: Attribution) -> str | None:
+def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
+    """Per graph launch `works` and `graph`: the id of what it replays, or where the trace has none its place
+    in the step.
+    """
+    work = trace.device_events
+    calls = trace.calls[trace.calls["kind"] == "graph"]
+    ids = work[(work["graph"] >= 0) & (work["call_kind"] == "graph")].drop_duplicates("call")
+    graph = ids.set_index("call")["graph"].reindex(calls.index)
+    step = pd.Series(device.owners_of(calls["start_ns"].to_numpy(), steps), calls.index)
+    place = calls.groupby(step).cumcount()
+    named = [f"graph {int(g)}" if g >= 0 else f"place {p}" for g, p in zip(graph, place, strict=True)]
+    return pd.DataFrame({"works": calls["works"], "graph": named})
+
+
+def _steps_with_fewer_kernels(trace: Trace, steps: Steps, attribution: Attribution) -> str | None:
     """Fewer kernels for as many launches, or fewer of both in the first steps, where profilers drop
     events.
     """
     counts = attribution.counts
+    mended = device.owners_of(trace.impossible["call_start_ns"].to_numpy(), steps)
     counts = counts[counts["launches"] + counts["graph_launches"] + counts["kernels"] > 0]
+    counts = counts[~counts["step"].isin(mended)]
     if len(counts) < 3:
         return None
+    times = counts["kernels"].value_counts()
     usual = int(counts["kernels"].mode().max())
-    agree = counts["kernels"] == usual
-    if 2 * agree.sum() < len(counts):
+    if 2 * times[usual] < len(counts):
         return None
-    typical = counts[agree].iloc[0]
-    fewer = counts[counts["kernels"] < usual]
+    typical = counts[counts["kernels"] == usual].iloc[0]
+    fewer = counts[(counts["kernels"] < usual) & ~counts["kernels"].isin(times.index[times >= REPEATED])]
     same_calls = (fewer["launches"] == typical["launches"]) & (
         fewer["graph_launches"] == typical["graph_launches"]
     )
@@ -119,6 +145,13 @@ def _steps_with_fewer_kernels(attribution: Attribution) -> str | None:
     listed = ", ".join(str(n) for n in bad["kernels"].head(4))
     of = f"{len(bad)} of {len(counts)}"
     return f"{of} steps show fewer kernels ({listed}) than the others ({usual}): events were dropped"
+
+
+def _impossible(trace: Trace) -> str | None:
+    bad, rest = len(trace.impossible), len(trace.device_events)
+    if bad <= IMPOSSIBLE_SHARE * (bad + rest):
+        return None
+    return f"{bad} of {bad + rest} device events have impossible times"
 
 
 def _unlinked_inside(work: pd.DataFrame) -> str | None:
@@ -165,66 +198,3 @@ def clock_skew_ns(trace: Trace) -> int:
         outlived = ends[near][launched] - sync_end
         skew = max(skew, int(outlived.max(initial=0)))
     return max(skew, 0)
-
-
-def cautions(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
-    """What the reader has to know, beyond `trace.warnings` and `steps.notes`; none of it makes the trace
-    unreliable.
-    """
-    work, calls = trace.device_events, trace.calls
-    notes: list[str | None] = []
-    unlinked = int((work["call"] < 0).sum())
-    if unlinked:
-        notes.append(
-            f"{unlinked} device events have no launch call in the file (launched before the trace began)"
-        )
-    captured = int(
-        (under_capture(calls) & calls["kind"].isin(["kernel", "memcpy", "memset"]).to_numpy()).sum()
-    )
-    if captured:
-        notes.append(f"{captured} launches went into a graph being captured and started no device work")
-    silent = calls[calls["kind"].isin(["memcpy", "memset"]) & (calls["works"] == 0) & ~under_capture(calls)]
-    if len(silent) and len(work):
-        notes.append(f"{len(silent)} copy or fill calls have no device event")
-    skew = clock_skew_ns(trace)
-    if skew:
-        finest = f"{skew / 1000:.1f} us"
-        notes.append(f"host and device clocks disagree by at least {finest}: the split is no finer")
-    hidden = int(trace.host_waits["hidden"].sum())
-    if hidden:
-        notes.append(f"{hidden} copies to the host block like a sync")
-    notes += [_profiler_overhead(trace, steps), _uneven_steps(attribution), _queued_before(attribution)]
-    return [note for note in notes if note]
-
-
-def _profiler_overhead(trace: Trace, steps: Steps) -> str | None:
-    rows = trace.in_categories(OVERHEAD_CATEGORIES)
-    inside = rows[device.inside_any(rows["ts_ns"].to_numpy(), steps)]
-    if inside.empty:
-        return None
-    names = ", ".join(sorted(set(inside["name"].astype(str)))[:3])
-    return f"the profiler itself took {inside['dur_ns'].sum() / 1000:.1f} us inside the steps ({names})"
-
-
-def _uneven_steps(attribution: Attribution) -> str | None:
-    counts = attribution.counts
-    launches = counts["launches"] + counts["graph_launches"]
-    empty = int(((launches == 0) & (counts["kernels"] == 0)).sum())
-    if 0 < empty < len(counts):
-        return f"{empty} of {len(counts)} steps launch nothing; means are over the others"
-    if len(counts) > 1 and counts["kernels"].nunique() > 1:
-        return f"the steps are not alike: {counts['kernels'].min()} to {counts['kernels'].max()} kernels"
-    return None
-
-
-def _queued_before(attribution: Attribution) -> str | None:
-    waits = attribution.waits
-    if waits.empty:
-        return None
-    queued = waits[(waits["where"] == "lead_in") & (waits["after_call"] > LONG_WAIT_NS)]
-    if queued.empty:
-        return None
-    return (
-        f"{len(queued)} steps begin with up to {queued['after_call'].max() / 1000:.0f} us in which "
-        "issued work did not start: the device was held by work that the trace does not show"
-    )

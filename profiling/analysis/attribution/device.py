@@ -23,9 +23,13 @@ PARTS = ("busy", "gap_before_call", "gap_during_call", "gap_after_call", "gap_un
 
 def owners(work: pd.DataFrame, steps: Steps) -> Int:
     """Per device event the step whose window holds the start of its launch call, -1 for none."""
-    called = work["call_start_ns"].to_numpy()
-    step = np.searchsorted(steps.table["start_ns"].to_numpy(np.int64), called, "right") - 1
-    return np.where(inside_any(called, steps), step, -1)
+    return owners_of(work["call_start_ns"].to_numpy(), steps)
+
+
+def owners_of(times: Int, steps: Steps) -> Int:
+    """Per time the step whose window holds it, -1 for none."""
+    step = np.searchsorted(steps.table["start_ns"].to_numpy(np.int64), times, "right") - 1
+    return np.where(inside_any(times, steps), step, -1)
 
 
 def intervals(work: pd.DataFrame, steps: Steps) -> list[tuple[int, int]]:

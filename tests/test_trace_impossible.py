@@ -1,0 +1,135 @@
+"""Device events whose times cannot be are named and left out, and what is left is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.analysis.explain import explain
+from profiling.trace import load
+from profiling.trace.impossible import EARLY, LENGTH, ORDER, ZERO
+from tests.synthetic_trace import Synthetic, eager, replayed
+
+
+def kernels(made: Synthetic) -> list[dict]:
+    return [e for e in made.events if e["cat"] == "kernel"]
+
+
+def stretch(event: dict, by: float) -> None:
+    event["dur"] = by
+
+
+def hurry(event: dict, by: float) -> None:
+    event["ts"] -= by
+
+
+def delay(event: dict, by: float) -> None:
+    event["ts"] += by
+
+
+def to_zero(event: dict, by: float) -> None:
+    event["ts"] = 0
+
+
+@given(
+    which=st.sets(st.integers(0, 190), min_size=1, max_size=4),
+    by_us=st.integers(5_000, 10**11),
+    fault=st.sampled_from([(stretch, LENGTH), (hurry, EARLY), (delay, ORDER), (to_zero, ZERO)]),
+)
+@settings(max_examples=40, deadline=None)
+def test_impossible_events_are_isolated(tmp_path_factory, which, by_us, fault) -> None:
+    """A launch-bound loop stays one, whatever a few of its 200 kernels claim."""
+    spoil, reason = fault
+    made = eager(steps=10, kernels=20)
+    for event in made.events:
+        event["ts"] += 10_000_000
+    events = kernels(made)
+    for n in which:
+        spoil(events[n], by_us)
+    found = explain(made.write(Path(tmp_path_factory.mktemp("t")) / "t.json"))
+    impossible = found.trace.impossible
+    assert len(impossible) == len(which)
+    assert set(impossible["reason"]) <= {reason, EARLY, ORDER}  # an event can be wrong in two ways
+    assert found.reading.label == "launch-bound", found.reading.rule
+    assert any(f"{len(which)} device events have impossible times" in note for note in found.warnings)
+
+
+def test_too_many_impossible_events_end_the_reading(tmp_path) -> None:
+    made = eager(steps=4, kernels=10)
+    for event in kernels(made)[::8]:
+        event["dur"] = 1_600_000
+    found = explain(made.write(tmp_path / "t.json"))
+    assert found.reading.label == "cannot tell"
+    assert "impossible times" in found.reading.rule
+
+
+def side_by_side() -> Synthetic:
+    """Two branches of a graph, reported on the stream that it was launched on."""
+    made = Synthetic()
+    for at in range(0, 10_000_000, 1_000_000):
+        short = [(at + 20_000 + 1_000 * n, at + 20_900 + 1_000 * n) for n in range(20)]
+        made.graph((at, at + 5_000), [(at + 10_000, at + 100_000), *short])
+    return made
+
+
+def two_threads() -> Synthetic:
+    """Two threads launch on one stream at once, and enter it in the other order."""
+    made = Synthetic()
+    for at in range(0, 1_000_000, 100_000):
+        made.launch((at + 1_000, at + 9_000), (at + 20_000, at + 30_000))
+        made.launch((at + 2_000, at + 6_000), (at + 10_000, at + 20_000))
+    return made
+
+
+@pytest.mark.parametrize(
+    "made",
+    [eager(), replayed(), side_by_side(), two_threads()],
+    ids=["eager", "replayed", "branches", "threads"],
+)
+def test_what_is_possible_is_not_accused(tmp_path, made) -> None:
+    assert load(made.write(tmp_path / "t.json")).impossible.empty
+
+
+@pytest.mark.parametrize("copies", [2, 3])
+def test_a_file_joined_to_itself_counts_once(tmp_path, copies) -> None:
+    made = eager()
+    made.events = made.events * copies
+    found = explain(made.write(tmp_path / "t.json"))
+    assert found.attribution.counts["kernels"].tolist() == [10] * 4
+    assert any("are repeated" in note for note in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("process", "arguments"),
+    [
+        ("Ascend Hardware", {}),
+        ("/device:TPU:0 XLA Ops", {}),
+        ("worker", {"hlo_op": "fusion.1", "hlo_module": "jit_step"}),
+        ("worker", {"Task Type": "AI_CORE", "Stream Id": 2}),
+    ],
+)
+def test_rows_of_an_unknown_device_are_said(tmp_path, process, arguments) -> None:
+    made = Synthetic()
+    for at in range(0, 200_000, 10_000):
+        made.op("aten::mm", at, at + 5_000)
+        made.events.append(
+            {"ph": "X", "name": "MatMulV2", "pid": 9, "tid": 2, "ts": at, "dur": 4, "args": arguments}
+        )
+    made.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
+    found = explain(made.write(tmp_path / "t.json"))
+    assert found.reading.label == "cannot tell"
+    assert f"20 rows of an unknown device ({process})" in found.reading.rule
+    assert found.prediction is None
+
+
+@pytest.mark.parametrize("process", ["python", "CPU", "Spans"])
+def test_rows_of_the_host_are_no_device(tmp_path, process) -> None:
+    made = Synthetic()
+    for at in range(0, 200_000, 10_000):
+        made.op("aten::mm", at, at + 5_000)
+        made.events.append({"ph": "X", "cat": "mine", "name": "x", "pid": 9, "tid": 2, "ts": at, "dur": 4})
+    made.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
+    assert explain(made.write(tmp_path / "t.json")).reading.label == "no device events"
