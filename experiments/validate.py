@@ -14,8 +14,11 @@ from pathlib import Path
 
 from experiments.shared.cli import console, plain_parser, print_json, run
 from profiling.forecast import table
+from profiling.forecast.anchor import anchored
 from profiling.forecast.constants import Constant, Values
+from profiling.forecast.engines import Mode
 from profiling.forecast.fit import WITHIN, Held, after_an_anchor, cross_validate, fit, measured
+from profiling.forecast.step import Limit
 from profiling.results.record import write_atomically
 from reports.page import Block, Page, Section, Sentence, Table
 from reports.printers.console import show
@@ -93,6 +96,24 @@ def worst(held: Sequence[Held]) -> Table:
     return Table(heads, rows, text_columns=4, title="Furthest off, predicted without their device")
 
 
+def machines(held: Sequence[Held], values: Values) -> Table:
+    """Eager steps by the machine that launched them: the host time that its shortest context shows, where the
+    host sets that step, and how far off its rows were while nothing was known of it."""
+    by: dict[tuple[str, str], list[Held]] = defaultdict(list)
+    for one in held:
+        if one.row.setup.mode is Mode.EAGER:
+            by[one.row.source, one.row.setup.device.name].append(one)
+    rows = []
+    for (source, device), some in sorted(by.items()):
+        shortest = min(some, key=lambda one: one.row.context)
+        first, ratios = shortest.row, sorted(one.ratio for one in some)
+        host_us = anchored(first.job, first.setup, first.step_ms, values).host_us
+        shown = f"{host_us:.1f}" if host_us and shortest.prediction.sets_it is Limit.HOST else "-"
+        rows.append((source, device, shown, str(len(some)), f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"))
+    heads = ("source", "device", "us per launch", "rows", "lowest ratio", "highest")
+    return Table(heads, rows, text_columns=2, title="Eager steps by machine, predicted without their device")
+
+
 def constants(refitted: Values) -> Table:
     """Every constant: what its source says, what the rows make of it, and what is committed."""
     rows = [
@@ -122,15 +143,28 @@ def page(path: Path) -> tuple[Page, dict[str, list[Held]]]:
     }
     if anchored := after_an_anchor(rows):
         by["After one step of the machine"] = anchored
+    refitted = fit(rows)
     out = [(reason, str(count)) for reason, count in reasons.most_common()]
     sections = [
         Section("How far off", [*answers(by)]),
         Section("By mode", [accuracy(f"{name}, by mode", held) for name, held in by.items()]),
         Section("Which rows", [worst(by["Without the device"])]),
+        Section("Whose host", _hosts(by["Without the device"], refitted)),
         Section("What is out of range", [Table(("reason", "rows"), out)] if out else []),
-        Section("What is assumed", _assumed(fit(rows))),
+        Section("What is assumed", _assumed(refitted)),
     ]
     return Page("Predictions against published steps", sections), by
+
+
+def _hosts(held: Sequence[Held], refitted: Values) -> list[Block]:
+    return [
+        Sentence(
+            "An eager step is as fast as its host, which hardly a source names. A machine that is faster or "
+            "slower than others beside such devices is wrong in all its rows, and right after one of them "
+            "(the anchor); no constant of this model could know it."
+        ),
+        machines(held, refitted),
+    ]
 
 
 def _assumed(refitted: Values) -> list[Block]:

@@ -388,6 +388,7 @@ def test_the_engine_and_the_host_of_a_row() -> None:
     assert of(framework="x", mode="llama.cpp-graph").engine is engines.LLAMA_CPP
     assert of(framework="calm", mode="megakernel").engine is engines.NATIVE
     assert of(framework="HF + CUDA graph").engine is engines.HF
+    assert of(framework="HF + CUDA graph", date="2024-11").engine is engines.HF_2024
     rome, zen4 = of(gpu="RTX 4090", host_cpu="EPYC 7702P"), of(gpu="RTX 4090", host_cpu="Ryzen 9 7950X")
     assert (rome.device.host, zen4.device.host) == (Host.OLDER, Host.NEWER)
     known = of(source="github QwenLM/Qwen3 @1", gpu="A100-80GB", mode="eager-hf", framework="transformers")
@@ -473,6 +474,18 @@ def test_the_page_says_where_the_goal_is_missed(tmp_path: Path, capsys: pytest.C
     assert numbers["Without the device"]["graph, goal"]["rows"] == 10
     text = page.read_text()
     assert "| graph | 10 |" in text and "REACH_GDDR_ECC" in text and "**Without the model**" in text
+
+
+def test_the_page_tells_whose_host_was_how_fast(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    eager = {"mode": "eager-hf", "framework": "transformers 5", "weight_bytes": "100000000"}
+    rows = [
+        {**eager, "source": page, "id": page, "step_ms": f"{(49 * 32 + 57) * us / 1e3:.4f}"}
+        for page, us in (("slow", 30), ("fast", 7))
+    ]
+    validate.main([str(write(tmp_path / "t.csv", *rows))])
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if " H100 " in line]
+    assert ["fast", "H100", "7.0", "1"] in [one[:4] for one in shown]
+    assert ["slow", "H100", "30.0", "1"] in [one[:4] for one in shown]
 
 
 def test_a_table_without_a_row_in_range_is_refused(tmp_path: Path) -> None:

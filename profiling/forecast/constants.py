@@ -28,14 +28,14 @@ class Constant(Enum):
     REACH_GDDR_ECC = Known(
         0.848, 0.85, 1.08, "share", "as GDDR, less the bits of error correction on the bus (1/16 to 1/8)"
     )
-    REACH_HBM2 = Known(0.772, 0.83, 1.1, "share", "gpt-fast: practical peak 1700 of 2039 GB/s on an A100")
+    REACH_HBM2 = Known(0.771, 0.83, 1.1, "share", "gpt-fast: practical peak 1700 of 2039 GB/s on an A100")
     REACH_HBM3 = Known(
-        0.899, 0.88, 1.12, "share", "AutoMegaKernel: copy 3050 to 3089 of 3350 GB/s on an H100"
+        0.901, 0.88, 1.12, "share", "AutoMegaKernel: copy 3050 to 3089 of 3350 GB/s on an H100"
     )
     REACH_CDNA = Known(0.679, 0.7, 1.25, "share", "assumed below HBM2 of NVIDIA; gpt-fast on an MI250X")
     # what one kernel adds beside its bytes: gap, ramp, tail
     PRODUCT_KERNEL = Known(
-        5.23,
+        5.21,
         4.5,
         1.6,
         "us",
@@ -46,7 +46,9 @@ class Constant(Enum):
     PHASE = Known(2.11, 1.8, 1.8, "us", "grid barrier 0.7 us and more (MegaQwen), first loads after it")
     LLAMA_CPP_LAYER = Known(84.5, 80.0, 1.3, "us", "about 20 kernels a layer of llama.cpp at 4 us")
     LLAMA_CPP_GRAPH = Known(0.852, 0.85, 1.15, "share", "ggerganov/llama.cpp#6766: graphs against streams")
-    TINYGRAD_KERNEL = Known(11.6, 6.0, 2.5, "us", "assumed as a launch into a stream; one published row")
+    TINYGRAD_KERNEL = Known(
+        7.26, 6.0, 2.5, "us", "assumed as a launch into a stream; kernels of one published row"
+    )
     # limits inside a multiprocessor
     LLAMA_CPP_BYTES = Known(
         7.67, 8.0, 1.3, "bytes per clock and multiprocessor", "loads in flight of its matrix-vector kernel"
@@ -61,12 +63,12 @@ class Constant(Enum):
         57.5, 60.0, 1.5, "GB/s", "one block per head, whatever the device; the cache copied too"
     )
     # host
-    HOST_OLDER = Known(20.7, 19.5, 1.35, "us per launch", "the article's GPT-2 step on an A40: 4.95 ms")
-    HOST_NEWER = Known(9.14, 9.0, 1.35, "us per launch", "DeepSpeed#8271: OPT-1.3B on an H100 in 5.0 ms")
+    HOST_OLDER = Known(19.9, 19.5, 1.35, "us per launch", "the article's GPT-2 step on an A40: 4.95 ms")
+    HOST_NEWER = Known(9.12, 9.0, 1.35, "us per launch", "DeepSpeed#8271: OPT-1.3B on an H100 in 5.0 ms")
     STREAM_LAUNCH = Known(
-        0.42, 0.4, 1.6, "launches of PyTorch", "a launch from C++: 1.5 to 4 us where PyTorch takes 9"
+        0.436, 0.4, 1.6, "launches of PyTorch", "a launch from C++: 1.5 to 4 us where PyTorch takes 9"
     )
-    BETWEEN_STEPS = Known(125.0, 100.0, 1.6, "launches' worth of host time", "scheduler and sampler of 2024")
+    BETWEEN_STEPS = Known(130.0, 100.0, 1.6, "launches' worth of host time", "scheduler and sampler of 2024")
 
 
 Values = dict[Constant, float]

@@ -25,12 +25,12 @@ class Machine:
 
 MACHINES = (
     Machine(ARTICLES, "A40", 19.47, "article 2: GPT-2 small in float32, 4.95 ms, the launches of our `cat`"),
-    Machine("QwenLM/Qwen3", "A100-80GB", 17.35, "Qwen2.5-0.5B, transformers 4.46: 21.1 ms"),
+    Machine("QwenLM/Qwen3", "A100-80GB", 16.14, "Qwen2.5-0.5B, transformers 4.46: 21.1 ms"),
     Machine("pytorch/ao", "A100-80GB", 20.87, "Llama-2-7B in bfloat16, gpt-fast's model in eager: 43.5 ms"),
     Machine("deepspeedai/DeepSpeed", "H100", 9.02, "OPT-1.3B: 5.0 ms"),
     Machine("2605.30571", "H100", 12.04, "Qwen2.5-7B: 17.0 ms"),
     Machine("Infatoshi/MegaQwen", "RTX 3090", 9.11, "Qwen3-0.6B: 16.9 ms"),
-    Machine("yalm", "RTX 4090", 23.53, "Mistral-7B: 38.6 ms"),
+    Machine("yalm", "RTX 4090", 18.71, "Mistral-7B: 38.6 ms"),
     Machine("AutoMegaKernel", "RTX 5090 Laptop", 15.84, "a Llama of four layers: 4.4 ms"),
 )
 

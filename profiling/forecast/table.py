@@ -115,6 +115,11 @@ _OF_MODE = {"eager-hf": engines.HF, "eager-torch": engines.GPT_FAST, "eager-vllm
 
 
 def _engine(row: Row, mode: Mode) -> Engine:
+    engine = _named_engine(row, mode)
+    return engines.HF_2024 if engine is engines.HF and row.text("date")[:4] < "2025" else engine
+
+
+def _named_engine(row: Row, mode: Mode) -> Engine:
     named, framework = row.text("mode"), row.text("framework").lower()
     if named in _OF_MODE:
         return _OF_MODE[named]
