@@ -24,6 +24,7 @@ from profiling.forecast.constants import fitted
 from profiling.forecast.devices import DEVICES, Device, find
 from profiling.forecast.engines import ENGINES, OURS, Engine, Mode
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
+from profiling.forecast.scope import why_not
 from profiling.forecast.step import Prediction, Setup, host_us, predict
 from profiling.sizing.read_shape import read_shape
 from reports.page import Sentence
@@ -73,9 +74,13 @@ def forecast(job: Job, device: Device, engine: Engine, arguments: argparse.Names
         base, said = replace(base, host_us=machine.host_us), machine.read_from
     elif not base.host_us:
         said = device.host.value
-    steps = {mode: predict(job, replace(base, mode=mode), values) for mode in Mode if mode in engine.modes}
+    reasons = {mode: why_not(engine, mode, arguments.precision) for mode in Mode if mode in engine.modes}
+    left_out = {mode: reason for mode, reason in reasons.items() if reason}
+    if arguments.anchor and (reason := reasons[base.mode]):
+        raise UserError(f"--anchor {arguments.anchor}: {reason}")
+    steps = {mode: predict(job, replace(base, mode=mode), values) for mode in reasons if mode not in left_out}
     floor_ms = (job.weight_bytes + job.cache_bytes) / device.bandwidth_gb_per_s / 1e6
-    return Forecast(device, floor_ms, host_us(base, values), said, steps)
+    return Forecast(device, floor_ms, host_us(base, values), said, steps, left_out)
 
 
 def _anchor(text: str) -> tuple[float, Mode]:
@@ -120,6 +125,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise UserError(f"--host-us must be above 0, got {arguments.host_us:g}")
     chosen = names(arguments.device)
     devices = [find(name) for name in chosen] or [DEVICES[name] for name in SHOWN_DEVICES]
+    if arguments.anchor and len(devices) > 1:
+        raise UserError("--anchor is a step that one device took: name it with --device")
     engine, job = (
         ENGINES[arguments.engine],
         job_of(read_shape(arguments.model), arguments.precision, arguments.context),
@@ -153,6 +160,7 @@ def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dic
             "steps": {
                 mode: {**_as_json(step), "parts_ms": asdict(step.parts)} for mode, step in each.steps.items()
             },
+            "out_of_range": each.left_out,
         }
         for each in found
     ]

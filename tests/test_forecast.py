@@ -76,9 +76,10 @@ def test_a_step_reads_what_published_tables_say(model: str, gigabytes: float, kv
     assert job.cache_bytes == 1000 * kv_per_token
 
 
-@pytest.mark.parametrize("context", [0, 100, 1000])
+@pytest.mark.parametrize("filled", [0, 0.1, 1])
 @pytest.mark.parametrize("name", list(PRESETS))
-def test_a_step_of_our_models_reads_the_exact_count(name: str, context: int) -> None:
+def test_a_step_of_our_models_reads_the_exact_count(name: str, filled: float) -> None:
+    context = int(filled * PRESETS[name].n_ctx)
     job = job_of(read_shape(name), "float32", context)
     assert job.weight_bytes + job.cache_bytes == work.step_bytes(PRESETS[name], context, 4, 4)
 
@@ -360,6 +361,10 @@ def test_the_measured_time_is_not_looked_at(tmp_path: Path, capsys: pytest.Captu
         ({"kv_bytes": "-1"}, r"row 3: kv_bytes"),
         ({"weight_bytes": "0"}, r"row 3: weight_bytes is 0"),
         ({"kv_bytes": ""}, r"row 3: kv_bytes is ''"),
+        ({"weight_bytes": "1e300"}, r"row 3: weight_bytes is '1e300'"),
+        ({"context": "-5"}, r"row 3: context is '-5'"),
+        ({"layers": "0.5"}, r"row 3: layers is '0.5'; a whole number"),
+        ({"batch": "0"}, r"row 3: batch is '0'"),
     ],
 )
 def test_a_bad_number_names_its_row_and_nothing_is_printed(
@@ -370,14 +375,33 @@ def test_a_bad_number_names_its_row_and_nothing_is_printed(
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize("content", ["", "id,gpu\n1,H100\n", "\udcff"])
-def test_a_file_that_is_no_such_table_is_one_line(content: str, tmp_path: Path) -> None:
+HEAD = ",".join(ROW)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "no column id, .*its first line has none"),
+        ("id,gpu\n1,H100\n", "no column source, .*its first line has id, gpu"),
+        ("\udcff", "not a readable table"),
+        (HEAD + "\n", "no row under its first line"),
+        (HEAD + "\n1,somewhere\n", "row 2: 2 fields, 20 in the first line"),
+    ],
+)
+def test_a_file_that_is_no_such_table_is_one_line(content: str, said: str, tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    with pytest.raises(UserError, match=r"t.csv: (no column|not a readable)"):
+    with pytest.raises(UserError, match=f"t.csv.*{said}"):
         table.read(path)
     with pytest.raises(UserError, match="not a readable"):
         table.read(tmp_path / "missing.csv")
+
+
+def test_a_spreadsheet_s_mark_before_the_first_column_is_no_part_of_it(tmp_path: Path) -> None:
+    path = write(tmp_path / "t.csv", {})
+    plain = table.read(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert table.read(path) == plain
 
 
 def test_the_engine_and_the_host_of_a_row() -> None:
@@ -397,11 +421,34 @@ def test_the_engine_and_the_host_of_a_row() -> None:
 
 
 @pytest.mark.parametrize(
-    "flag", ["--anchor 5", "--anchor 5:dreamt", "--anchor x:eager", "--anchor 0:eager", "--host-us 0"]
+    ("flags", "said"),
+    [
+        ("--device A40 --anchor 5", "--anchor '5': a step in ms and its mode"),
+        ("--device A40 --anchor 5:dreamt", "modes: eager"),
+        ("--device A40 --anchor x:eager", "--anchor 'x:eager'"),
+        ("--device A40 --anchor 0:eager", "more than 0 ms"),
+        ("--device A40 --anchor 1e9:eager", "us of host time per launch"),
+        ("--device A40,H100 --anchor 5:eager", "name it with --device"),
+        ("--anchor 5:eager", "name it with --device"),
+        ("--device A40 --precision awq --anchor 5:eager", "not limited by bytes"),
+        ("--host-us 0", "--host-us must be above 0"),
+        ("--context 1025", "gpt2 has 1,024 positions"),
+    ],
 )
-def test_a_bad_flag_is_one_line(flag: str) -> None:
-    with pytest.raises(UserError, match=flag.split()[0]):
-        command.main(flag.split())
+def test_a_bad_flag_is_one_line(flags: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        command.main(flags.split())
+
+
+def test_a_mode_that_is_out_of_range_is_named_instead_of_predicted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command.main(["--device", "A40", "--precision", "awq", "--json"])
+    text, line = capsys.readouterr().out.rsplit("\n{", 1)
+    (device,) = json.loads("{" + line)["devices"]
+    assert "eager" not in device["steps"] and "graph" in device["steps"]
+    assert "not limited by bytes" in device["out_of_range"]["eager"]
+    assert "Not predicted, eager" in text
 
 
 # -- fit and validation ------------------------------------------------------------------------------------

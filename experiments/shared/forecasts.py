@@ -24,13 +24,15 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Forecast:
-    """Every mode of one device. `host_us`: per launch, known from `machine`."""
+    """Every mode of one device. `host_us`: per launch, known from `machine`. `left_out`: modes out of range,
+    with the reason."""
 
     device: Device
     memory_floor_ms: float
     host_us: float
     machine: str
     steps: dict[Mode, Prediction]
+    left_out: dict[Mode, str]
 
     @property
     def cached(self) -> bool:
@@ -56,6 +58,8 @@ def of_device(found: Forecast) -> Iterator[Block]:
     rate = f"{found.device.bandwidth_gb_per_s:,.0f} GB/s as stated"
     yield Sentence(f"Memory floor: {number(found.memory_floor_ms)} ms at {rate}.")
     yield Sentence(f"Host: {found.host_us:.1f} us per launch ({found.machine}).")
+    for mode, reason in found.left_out.items():
+        yield Sentence(f"Not predicted, {TITLES[mode]}: {reason}.")
     if found.cached:
         yield Sentence(
             f"All that a step reads fits into the second-level cache ({found.device.cache_mb:g} MB): "

@@ -7,10 +7,12 @@ from dataclasses import replace
 from profiling.forecast.constants import Values
 from profiling.forecast.engines import Mode
 from profiling.forecast.job import Job
-from profiling.forecast.step import Setup, step
+from profiling.forecast.step import Limit, Setup, step
 from variants.errors import UserError
 
 MOST = 2.5  # times the model's device time: beyond, it is another step than the one described
+
+MOST_HOST_US = 200  # per launch: ten times the slowest machine that is known here
 
 
 def anchored(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:
@@ -18,9 +20,16 @@ def anchored(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:
     otherwise how much longer than modelled the device takes. Raises UserError for a step that this cannot
     be."""
     parts = step(job, replace(setup, host_us=1.0), values)
-    launched_by_host = setup.mode in (Mode.EAGER, Mode.STREAM)
+    # launches from C++ are seldom what a step waits for
+    launched_by_host = setup.mode is Mode.EAGER or step(job, setup, values).sets_it is Limit.HOST
     if launched_by_host and step_ms > parts.device:
-        return replace(setup, host_us=(step_ms - parts.between) / parts.host)
+        host_us = (step_ms - parts.between) / parts.host
+        if host_us > MOST_HOST_US:
+            raise UserError(
+                f"an anchor of {step_ms:g} ms would be {host_us:,.0f} us of host time per launch, "
+                f"more than {MOST_HOST_US}: another model or mode was measured"
+            )
+        return replace(setup, host_us=host_us)
     scale = step_ms / parts.device
     if not 1 / MOST <= scale <= MOST:
         raise UserError(

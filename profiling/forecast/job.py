@@ -47,6 +47,8 @@ def job_of(shape: ModelShape, precision: str, context: int) -> Job:
         raise UserError(f"precision {precision!r} is not known; known: {names}")
     if context < 0:
         raise UserError(f"--context must be at least 0, got {context}")
+    if shape.max_context is not None and context > shape.max_context:
+        raise UserError(f"{shape.name} has {shape.max_context:,} positions, fewer than --context {context:,}")
     if shape.step_parameters is None or shape.model_type not in FAMILY_OF:
         raise UserError(
             f"{shape.name}: what a step of this model reads is not known here (a mixture of experts reads "

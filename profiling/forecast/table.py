@@ -16,6 +16,7 @@ from profiling.forecast import engines, hosts
 from profiling.forecast.devices import find
 from profiling.forecast.engines import Engine, Family, Mode
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job
+from profiling.forecast.scope import SERVING, why_not
 from profiling.forecast.step import Setup
 from variants.errors import UserError
 
@@ -43,8 +44,7 @@ WHOLE_BUFFER = (
 )
 GRAPH_LIMIT = 8192  # tokens: vLLM before 0.6 runs eager beyond (max_seq_len_to_capture)
 
-
-SERVING = (engines.VLLM, engines.SGLANG)
+MOST = 1e15  # of any number in a table: beyond, it is a mistake
 
 
 class OutOfRange(Exception):
@@ -62,14 +62,14 @@ class Row:
         return self.values[name].strip()
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number of at least 0. `default`: of an empty field."""
+        """A number from 0 to MOST. `default`: of an empty field."""
         text = self.text(name)
         try:
             value = float(text) if text or default is None else default
         except ValueError:
             value = math.nan
-        if not 0 <= value < math.inf:
-            raise UserError(f"{self.where}: {name} is {text!r}; a number of at least 0 is needed")
+        if not 0 <= value <= MOST:
+            raise UserError(f"{self.where}: {name} is {text!r}; a number from 0 to {MOST:g} is needed")
         return value
 
     def positive(self, name: str) -> float:
@@ -78,21 +78,37 @@ class Row:
             raise UserError(f"{self.where}: {name} is 0; more is needed")
         return value
 
+    def whole(self, name: str, default: float | None = None) -> int:
+        """A whole number of at least 1."""
+        value = self.number(name, default)
+        if value < 1 or value % 1:
+            raise UserError(
+                f"{self.where}: {name} is {self.text(name)!r}; a whole number of at least 1 is needed"
+            )
+        return int(value)
+
 
 def read(path: Path) -> list[Row]:
     """All rows. Raises UserError for a file that is not such a table."""
     try:
-        with path.open(newline="", encoding="utf-8") as file:
-            lines = list(csv.DictReader(file))
+        with path.open(newline="", encoding="utf-8-sig") as file:  # a spreadsheet's mark at its start or none
+            head, *lines = list(csv.reader(file)) or [[]]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path}: not a readable table ({error})") from None
-    rows = [
-        Row(f"{path}, row {index}", {k: v or "" for k, v in line.items() if k})
-        for index, line in enumerate(lines, 2)
-    ]
-    missing = [name for name in COLUMNS if not rows or name not in rows[0].values]
-    if missing:
-        raise UserError(f"{path}: no column {', '.join(missing)}; one row per step is expected")
+    if missing := [name for name in COLUMNS if name not in head]:
+        raise UserError(
+            f"{path}: no column {', '.join(missing)}; its first line has {', '.join(head) or 'none'}"
+        )
+    rows = []
+    for index, fields in enumerate(lines, 2):
+        if fields and len(fields) != len(head):
+            raise UserError(
+                f"{path}, row {index}: {len(fields)} fields, not {len(head)} as in the first line"
+            )
+        if fields:
+            rows.append(Row(f"{path}, row {index}", dict(zip(head, fields, strict=True))))
+    if not rows:
+        raise UserError(f"{path}: no row under its first line; one per step is expected")
     return rows
 
 
@@ -152,37 +168,29 @@ def _family(row: Row) -> Family:
 
 def _check_precision(row: Row, engine: Engine, mode: Mode) -> None:
     precision, framework = row.text("precision"), row.text("framework").lower()
-    if NATIVE_BITS.get(precision) == 32 and engine in SERVING and mode is not Mode.EAGER:
-        raise OutOfRange(
-            "attention kernels of serving engines are built for 16 bits; what replaces them is not known"
-        )
-    if precision in NATIVE_BITS:
-        return
-    if precision not in PACKED_BITS:
+    if precision not in NATIVE_BITS and precision not in PACKED_BITS:
         raise OutOfRange(f"kernels of {precision} are not limited by bytes, and their rate is not known")
-    if mode is Mode.EAGER:
-        raise OutOfRange(
-            f"{precision} in an eager step: its kernels are not limited by bytes, their rate is not known"
-        )
+    if reason := why_not(engine, mode, precision):
+        raise OutOfRange(reason)
     if precision == "awq" and re.search(r"vllm 0\.[0-5]\b", framework):
         raise OutOfRange("AWQ before Marlin kernels is not limited by bytes")
 
 
 def setup_of(row: Row) -> Setup:
     """Where and how the row ran. Raises OutOfRange."""
-    named = row.text("mode")
+    named, context = row.text("mode"), row.number("context")
     if named not in _MODES:
         raise OutOfRange(f"mode {named!r} is not known")
     mode = _MODES[named]
     engine = _engine(row, mode)
     _check_precision(row, engine, mode)
-    if row.number("n_gpu", 1) != 1:
+    if row.whole("n_gpu", 1) != 1:
         raise OutOfRange("more than one device: what they exchange is not modelled")
-    if row.number("batch", 1) > MOST_ROWS:
+    if row.whole("batch", 1) > MOST_ROWS:
         raise OutOfRange(f"a batch above {MOST_ROWS}: products are no longer matrix times vector")
-    if re.search(r"vllm 0\.[0-5]\b", row.text("framework").lower()) and row.number("context") > GRAPH_LIMIT:
+    if re.search(r"vllm 0\.[0-5]\b", row.text("framework").lower()) and context > GRAPH_LIMIT:
         raise OutOfRange(f"this engine runs eager beyond {GRAPH_LIMIT} tokens")
-    if engine is engines.GPT_FAST and mode is Mode.EAGER and row.number("context") > WHOLE_BUFFER:
+    if engine is engines.GPT_FAST and mode is Mode.EAGER and context > WHOLE_BUFFER:
         raise OutOfRange(
             f"eager attention copies its whole static cache: not modelled beyond {WHOLE_BUFFER} tokens"
         )
@@ -203,7 +211,7 @@ def job_of(row: Row) -> Job:
     weight_bytes = row.positive("weight_bytes")
     return Job(
         _family(row),
-        int(row.positive("layers")),
+        row.whole("layers"),
         weight_bytes,
         weight_bytes * 8 / bits,
         row.number("kv_bytes"),
