@@ -17,8 +17,9 @@ from mkdocs.exceptions import PluginError
 
 from experiments.__main__ import questions
 from profiling.results.effects import effects
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import FloorRecord, Record
 from profiling.results.verdict import verdict
 from reports.numbers import UNKNOWN, interval, number, percent
 from variants.errors import UserError
@@ -32,20 +33,18 @@ class Numbers:
     """What a page can ask for. One instance per build."""
 
     def __init__(self, folder: Path) -> None:
-        self.run = RunFolder.load(folder)
-        self.measured = Measured(self.run.data)
+        self.record = RunFolder.load(folder, FloorRecord).record
+        self.measured = Measured(self.record)
         self.short, self.long = self.measured.contexts[0], self.measured.contexts[-1]
         self._effects = {effect.variant: effect for effect in effects(self.measured)}
 
     def about(self) -> str:
         """Machine, model and software of the record, in one line."""
-        record = self.run.data
-        where, model = record["environment"], record["model"]
-        machine = f"{where['device_name']} ({where.get('simd') or UNKNOWN}, {where['threads']} threads)"
-        of_model = f"{model['name']}, {model['precision']}, on {machine}"
-        return (
-            f"{of_model}, torch {where['packages']['torch']}, {record['started'][:10]}: `{record['command']}`"
-        )
+        record = self.record
+        where, model = record.environment, record.model
+        machine = f"{where.device_name} ({where.simd}, {where.threads} threads)"
+        of_model = f"{model.name}, {model.precision}, on {machine}"
+        return f"{of_model}, torch {where.packages['torch']}, {record.started[:10]}: `{record.command}`"
 
     def experiments(self) -> str:
         """Every experiment with its question."""
@@ -54,9 +53,9 @@ class Numbers:
 
     def step(self, name: str, context: int | None = None) -> str:
         """Median step in ms at a context, the smallest by default."""
-        known = name in self.run.data["variants"] and self.measured.has_times(name)
+        known = name in self.record.variants and self.measured.has_times(name)
         found = self.measured.step_quantiles(name, context or self.short) if known else None
-        return f"{number(found['median'])} ms" if found else UNKNOWN
+        return f"{number(found.median)} ms" if found else UNKNOWN
 
     def rung(self, name: str) -> str:
         """One rung as a table: what it changes and what that did in this record."""
@@ -65,9 +64,9 @@ class Numbers:
         if variant.parent:
             slot, before, after = variant.difference
             rows.insert(0, ("changes", f"`{slot}`: {before} → {after} (parent `{variant.parent.name}`)"))
-        entry = self.run.data["variants"].get(name)
+        entry = self.record.variants.get(name)
         if entry is None or not self.measured.has_times(name):
-            why = (entry or {}).get("reason") or "not part of it"
+            why = (entry.reason if entry else "") or "not part of it"
             return _table(name, [*rows, ("in this record", f"not measured: {why}")])
         steps = f"{self.step(name)} at context {self.short}, {self.step(name, self.long)} at {self.long}"
         rows.append(("step", steps))
@@ -75,7 +74,7 @@ class Numbers:
             rows.append(("taken off the parent's step", f"{interval(effect.removed)} ms ({effect.found})"))
             if effect.share is not None:
                 rows.append(("share of the parent's excess", percent(effect.share)))
-        if left := self.measured.row(name)["excess_ms"]:
+        if left := self.measured.rung(name).excess_ms:
             rows.append(("left above the memory floor", f"{interval(left)} ms"))
         return _table(name, rows)
 
@@ -83,12 +82,12 @@ class Numbers:
         """Every measured rung, one row each."""
         steps = f"step at {self.short}, ms | step at {self.long}, ms"
         lines = [f"| variant | {steps} | over memory floor | over `cat` |", "|---|--:|--:|--:|--:|"]
-        for row in self.measured.ladder():
-            if row["measured"]:
-                medians = (row["steps"][n] for n in (self.short, self.long))
-                cells = [number(step["median"]) if step else UNKNOWN for step in medians]
-                cells += [interval(row["ratio_to_memory_floor"]), interval(row["ratio_to_baseline"])]
-                lines.append(f"| `{row['variant']}` | {' | '.join(cells)} |")
+        for rung in self.measured.ladder():
+            if rung.measured:
+                medians = (rung.steps[n] for n in (self.short, self.long))
+                cells = [number(step.median) if step else UNKNOWN for step in medians]
+                cells += [interval(rung.ratio_to_memory_floor), interval(rung.ratio_to_baseline)]
+                lines.append(f"| `{rung.variant}` | {' | '.join(cells)} |")
         return "\n".join(lines)
 
     def memory_floor(self) -> str:
@@ -97,12 +96,11 @@ class Numbers:
         return UNKNOWN if ms is None else f"{number(ms)} ms"
 
     def read_rate(self) -> str:
-        rate = self.run.data["ceilings"]["read_gb_per_s"]
-        return UNKNOWN if rate is None else f"{number(rate)} GB/s"
+        return f"{number(self.record.peaks.read_gb_per_s)} GB/s" if self.record.peaks else UNKNOWN
 
     def bytes_per_step(self) -> str:
-        predicted = self.run.data["variants"]["cat"].get("prediction", {}).get(str(self.short))
-        return f"{number(predicted['bytes'] / 1e6)} MB" if predicted else UNKNOWN
+        predicted = self.record.variants["cat"].prediction.get(self.short)
+        return f"{number(predicted.bytes / 1e6)} MB" if predicted else UNKNOWN
 
     def verdict(self) -> str:
         """The word, its numbers and the rule."""
@@ -119,13 +117,13 @@ def record_folder() -> Path:
     if chosen := os.environ.get("RUN"):
         return Path(chosen)
     published = [file.parent for file in PUBLISHED.glob("*/run.json")]
-    records = {folder: RunFolder.load(folder).data for folder in published}
-    runs = {folder: data for folder, data in records.items() if data["experiment"] == "floor"}
+    records = {folder: RunFolder.load(folder, Record).record for folder in published}
+    runs = {folder: record for folder, record in records.items() if isinstance(record, FloorRecord)}
     if not runs:
         raise PluginError(
             f"no record in {PUBLISHED}; `make floor` makes one, `make docs RUN=runs/...` takes it"
         )
-    return max(runs, key=lambda folder: (len(runs[folder]["variants"]), str(runs[folder]["started"])))
+    return max(runs, key=lambda folder: (len(runs[folder].variants), runs[folder].started))
 
 
 def on_config(config: Any) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from experiments.shared.cli import run
-from reports.page import Table
+from profiling.results.record.page import Table
 from reports.printers.console import print_blocks
 from variants.errors import UserError
 

@@ -14,15 +14,17 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.published import PUBLISHED
+from profiling.results.record import ArticlesRecord, Claim, ExperimentResult, Model, Record
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.results.record import RunFolder
-    from reports.page import Page
+    from profiling.results.record.page import Page
 
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
 # in the order of the report; those that only compute know no device
@@ -36,7 +38,7 @@ class Done:
     """One experiment's process: its claims, its page and its verdict, or why there are none."""
 
     name: str
-    claims: Sequence[dict[str, Any]] = ()
+    claims: Sequence[Claim] = ()
     page: Page | None = None
     said: str = ""
     failure: str = ""
@@ -66,24 +68,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.progress import ProgressLine
     from experiments.shared.setup import device_for
     from profiling.measure.environment import environment
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     device = device_for(arguments.device)
-    run = RunFolder.create(arguments.out, "articles", device.type)
-    model = arguments.model or "each experiment's own model"
-    run.data |= {"environment": environment(device), "model": {"name": model}}
+    run = RunFolder.create(arguments.out, ArticlesRecord, device.type)
+    run.update(environment=environment(device), model=Model(arguments.model or "each experiment's own model"))
     done = []
     with ProgressLine(arguments.quiet) as progress:
         for number, name in enumerate(names):
             progress(name, number, len(names))
             done.append(experiment(name, arguments, run.path / "runs"))
-    run.data |= {
-        "claims": merged(done),
-        "experiments": {d.name: {"verdict": d.verdict, "failure": d.failure} for d in done},
-    }
-    publish(
-        arguments, run, page(run, done), **counts(run.data["claims"]), experiments=run.data["experiments"]
-    )
+    results = {d.name: ExperimentResult(d.verdict, d.failure) for d in done}
+    run.update(claims=merged(done), experiments=results)
+    publish(arguments, run, page(run.record, done), **counts(run.record.claims), experiments=results)
     return 1 if any(d.failure for d in done) else 0
 
 
@@ -110,85 +107,77 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
     if finished.returncode:
         lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
         return Done(name, failure=lines[-1].removeprefix("error: "))
-    from profiling.results.record import RunFolder
-    from reports.experiment import kept
+    from profiling.results.folder import RunFolder
 
     found = json.loads(finished.stdout.splitlines()[-1])
-    data = RunFolder.load(Path(found["run"])).data
-    return Done(name, data["claims"], kept(data), found["verdict"])
+    record = RunFolder.load(Path(found["run"]), Record).record
+    return Done(name, record.claims, record.page, found["verdict"])
 
 
-def merged(done: Iterable[Done]) -> list[dict[str, Any]]:
+def merged(done: Iterable[Done]) -> list[Claim]:
     """Every published figure once, in the articles' order: as found, or as not measured."""
-    found = {row["key"]: row | {"experiment": d.name} for d in done for row in d.claims}
-    rows = [found.get(key) or _not_measured(key) for key in PUBLISHED]
-    return sorted(rows, key=lambda row: row["article"])
+    found = {claim.key: replace(claim, experiment=d.name) for d in done for claim in d.claims}
+    return sorted((found.get(key) or _not_measured(key) for key in PUBLISHED), key=lambda c: c.article)
 
 
-def _not_measured(key: str) -> dict[str, Any]:
+def _not_measured(key: str) -> Claim:
     figure = PUBLISHED[key]
-    return {
-        "key": key,
-        "article": figure.article,
-        "section": figure.section,
-        "claim": figure.claim,
-        "published": figure.value,
-        "here": "",
-        "holds": None,
-        "why": "left out by --quick, or by this device or model",
-        "experiment": None,
-    }
+    return Claim(
+        key=key,
+        article=figure.article,
+        section=figure.section,
+        claim=figure.claim,
+        published=figure.value,
+        here="",
+        holds=None,
+        why="left out by --quick, or by this device or model",
+    )
 
 
-def counts(rows: Sequence[dict[str, Any]]) -> dict[str, int]:
+def counts(claims: Sequence[Claim]) -> dict[str, int]:
     """How many hold, do not, and were not measured."""
-    outcomes = [row["holds"] for row in rows]
+    outcomes = [claim.holds for claim in claims]
     return {
-        "figures": len(rows),
+        "figures": len(claims),
         "hold": outcomes.count(True),
         "differ": outcomes.count(False),
         "not_measured": outcomes.count(None),
     }
 
 
-def _sentence(rows: Sequence[dict[str, Any]]) -> str:
-    n = counts(rows)
+def _sentence(claims: Sequence[Claim]) -> str:
+    n = counts(claims)
     return (
         f"{n['hold']} of {n['figures']} published figures hold here, {n['differ']} differ, "
         f"{n['not_measured']} were not measured."
     )
 
 
-def page(run: RunFolder, done: Sequence[Done]) -> Page:
+def page(record: ArticlesRecord, done: Sequence[Done]) -> Page:
     """The answer, what differs, then article by article, and the figures of every experiment."""
-    from reports.experiment import claims_table
-    from reports.page import Block, Bullets, Page, Section, Sentence, Table
+    from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
+    from reports.experiment import claims_table, where
 
-    claims = run.data["claims"]
+    claims = record.claims
     answer: list[Block] = [
         Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
         Sentence("A figure that another machine measured holds if it differs by no more than a tenth."),
         Sentence(f"**{_sentence(claims)}**"),
     ]
-    differ = [
-        (str(row["article"]), row["claim"], row["published"], row["here"])
-        for row in claims
-        if row["holds"] is False
-    ]
+    differ = [(str(c.article), c.claim, c.published, c.here) for c in claims if c.holds is False]
     sections = [Section("Answer", answer)]
     if differ:
         table = Table(("article", "claim", "published", "here"), differ, 4)
         sections.append(Section("What differs here", [table]))
-    for article in sorted({row["article"] for row in claims}):
-        rows = [row for row in claims if row["article"] == article]
+    for article in sorted({claim.article for claim in claims}):
+        rows = [claim for claim in claims if claim.article == article]
         of_it: list[Block] = [Sentence(_sentence(rows)), claims_table(rows)]
         sections.append(Section(f"Article {article}", of_it, detail=True))
     for d in done:
         if d.page:
             shown: list[Block] = [Sentence(f"**{d.verdict}**"), *d.page.sections[1].blocks]
             sections.append(Section(f"experiments.{d.name}", shown, detail=True))
-    where = run.data["environment"]["device_name"]
-    return Page(f"The articles' claims: {run.data['model']['name']} on {where}", sections)
+    return Page(f"The articles' claims: {where(record)}", sections)
 
 
 if __name__ == "__main__":

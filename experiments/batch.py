@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from profiling.measure.workload import Workload
+from profiling.results.record import BatchRecord, Workload
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves
 from profiling.results.roofline import Roofline, takeover
-from reports.experiment import curves
-from reports.page import Table
-from reports.pictures import Curves
 from variants.config import GPTConfig
 from variants.errors import UserError
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompts = _numbers(arguments.prompts, QUICK_PROMPTS if arguments.quick else PROMPTS, "--prompts", limit)
     workload = replace(workload, contexts=tuple(sorted({context, max(context, *prompts)})))
 
-    def measure(runner: Runner) -> None:
+    def measure(runner: Runner[BatchRecord]) -> None:
         from profiling.measure.batches import add_batches
 
         runner.time_prefills(prompts, workload.rounds)
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         add_batches(runner, case, [1, *(n for n in batches if n != 1)], context, slots)
         runner.measure()
 
-    runner = proven_runner(arguments, "batch", model, workload, variants, measure)
+    runner = proven_runner(arguments, BatchRecord, model, workload, variants, measure)
     found = outcome(
         Roofline(runner.record, model.config, variants[0].name, context, prompts), arguments.quick
     )
@@ -125,10 +125,10 @@ def outcome(roof: Roofline, quick: bool) -> Outcome:
         "memory": [(n, roof.memory_ms(n)) for n in roof.batches],
         "compute": [(n, roof.compute_ms(n)) for n in roof.batches],
     }
-    figure = curves(
+    figure = Figure(
         "batch",
         f"Step of `{roof.name}` at context {roof.context} over batch, beside what memory and compute ask.",
-        Curves("batch", "ms", {"step": [(n, roof.step_ms(n)) for n in roof.batches]}, bounds),
+        [Curves("batch", "ms", {"step": [(n, roof.step_ms(n)) for n in roof.batches]}, bounds)],
     )
     grown = roof.tokens_per_s(last) / roof.tokens_per_s(first)
     slower = roof.step_ms(last) / roof.step_ms(first)
@@ -170,7 +170,7 @@ def _phase_table(roof: Roofline) -> Table:
         for phase in (*roof.prefills(), roof.decode())
     ]
     title = (
-        f"Prefill against decode; ceilings {roof.flop_rate / 1e9:.0f} GFLOP/s and "
+        f"Prefill against decode; peaks {roof.flop_rate / 1e9:.0f} GFLOP/s and "
         f"{roof.read_rate / 1e9:.1f} GB/s measured now"
     )
     heads = ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read")

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.claims import measured
@@ -27,16 +28,16 @@ from experiments.shared.measured import (
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost import work
-from profiling.measure.workload import Workload
-from reports.experiment import curves
-from reports.page import Table
-from reports.pictures import Curves
+from profiling.results.record import ContextRecord, Workload
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder
 from variants.spec import Variant
 
 if TYPE_CHECKING:
+    from profiling.measure.runner import Runner
     from profiling.results.metrics import Measured
     from profiling.results.stats import Interval
 
@@ -63,12 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     variants = chosen_variants(names, arguments.precision, device.type)
     workload = _workload(arguments, model.config)
 
-    from profiling.measure.runner import Runner
     from profiling.results.metrics import Measured
 
-    runner = proven_runner(arguments, "context", model, workload, variants, Runner.measure)
+    def measure(runner: Runner[ContextRecord]) -> None:
+        runner.measure()
 
-    found = outcome(Measured(runner.record), model.config, arguments.quick)
+    runner = proven_runner(arguments, ContextRecord, model, workload, variants, measure)
+    found = outcome(Measured(runner.record), workload, model.config, arguments.quick)
     return conclude(arguments, __doc__ or "", runner.run, found)
 
 
@@ -101,16 +103,16 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
 # -- from the record to what is shown ---------------------------------------------------------
 
 
-def outcome(found: Measured, config: GPTConfig, quick: bool) -> Outcome:
-    timed = [name for name in found.record["variants"] if found.has_times(name)]
-    notes = [f"without a cache {found.record['workload']['naive_rounds']} rounds only: it is a picture"]
+def outcome(found: Measured, workload: Workload, config: GPTConfig, quick: bool) -> Outcome:
+    timed = [name for name in found.record.variants if found.has_times(name)]
+    notes = [f"without a cache {workload.naive_rounds} rounds only: it is a picture"]
     if quick:
         notes.append(f"left out by --quick: other contexts and cached variants; {PROVEN_BRIEFLY}")
     lines = {name: [(n, step(found, name, n)) for n in found.contexts] for name in timed}
-    figure = curves(
+    figure = Figure(
         "context",
         "Median step over context; a step of fixed shape attends over its bucket.",
-        Curves("context, tokens in the cache", "step, ms", lines),
+        [Curves("context, tokens in the cache", "step, ms", lines)],
     )
     last = found.contexts[-1]
     what = (
@@ -118,7 +120,7 @@ def outcome(found: Measured, config: GPTConfig, quick: bool) -> Outcome:
         f"for {last + 1:,}x less arithmetic"
     )
     tables = [_steps_table(found, timed), _flops_table(found, config), _lines_table(found, timed)]
-    gpt2 = config == PRESETS["gpt2"] and found.record["workload"]["batch"] == 1
+    gpt2 = config == PRESETS["gpt2"] and workload.batch == 1
     compared = _figures(found) if gpt2 else []
     return Outcome(what, _statements(found), compared, [figure, *tables], notes)
 
@@ -127,7 +129,7 @@ def step(found: Measured, name: str, context: int) -> float:
     """Median step, ms."""
     quantiles = found.step_quantiles(name, context)
     assert quantiles is not None
-    return quantiles["median"]
+    return quantiles.median
 
 
 def speedup(found: Measured, context: int) -> float:
@@ -136,8 +138,14 @@ def speedup(found: Measured, context: int) -> float:
 
 def flop_rate(found: Measured, name: str, context: int) -> float:
     """Achieved FLOP/s of a step."""
-    flops = work.FLOPS_PER_MAC * found.record["variants"][name]["prediction"][str(context)]["macs"]
+    flops = work.FLOPS_PER_MAC * found.entry(name).prediction[context].macs
     return float(flops) / step(found, name, context) * 1e3
+
+
+def _peak(found: Measured) -> float:
+    """FLOP/s of this machine's matmul."""
+    assert found.record.peaks is not None  # measured before anything is timed
+    return found.record.peaks.matmul_flop_per_s
 
 
 def _steps_table(found: Measured, timed: Sequence[str]) -> Table:
@@ -149,7 +157,7 @@ def _steps_table(found: Measured, timed: Sequence[str]) -> Table:
 
 
 def _flops_table(found: Measured, config: GPTConfig) -> Table:
-    peak = found.record["ceilings"]["matmul_flop_per_s"]
+    peak = _peak(found)
     rows = []
     for n in found.contexts:
         achieved = [flop_rate(found, name, n) for name in ("naive", BASELINE)]
@@ -169,9 +177,9 @@ def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
 
     from profiling.results.stats import intercepts, robust_interval
 
-    slots = found.record["variants"][name]["slots"]
+    slots = found.entry(name).slots
     rounds = pd.concat([found.steps(name, n) for n in found.contexts], axis=1).dropna()
-    x = [slots[str(n)] for n in found.contexts]
+    x = [slots[n] for n in found.contexts]
     if len(set(x)) < 2:
         return None
     intercept, slope = intercepts(x, rounds.to_numpy())
@@ -194,9 +202,9 @@ def _statements(found: Measured) -> list[Check]:
     """The article's sentences, each with the rule that decides it."""
     first, last = found.contexts[0], found.contexts[-1]
     short, long = step(found, BASELINE, first), step(found, BASELINE, last)
-    per_token = found.record["variants"][BASELINE]["prediction"]
-    more = (per_token[str(last)]["bytes"] - per_token[str(first)]["bytes"]) / 1e6
-    peak = found.record["ceilings"]["matmul_flop_per_s"]
+    per_token = found.entry(BASELINE).prediction
+    more = (per_token[last].bytes - per_token[first].bytes) / 1e6
+    peak = _peak(found)
     share = flop_rate(found, BASELINE, last) / peak
     return [
         Check(

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+from msgspec.structs import asdict
 
 from experiments.shared import cli
-from reports.page import Table
+from profiling.results.record import ExplainBenchmarkRecord, TraceReader, TraceReaders
+from profiling.results.record.page import Table
 from variants.errors import UserError
 
 EXAMPLES = ("run.pt.trace.json.gz", "run.pt.trace.json.gz --copies 20 --hta-python hta/bin/python")
@@ -82,12 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         size = write_copies(arguments.file, path, arguments.copies)
         answer = compare(path, size, arguments)
     from experiments.shared.outcome import page_of, publish
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
-    run = RunFolder.create(arguments.out, "explain_benchmark", "any")
-    run.data["explain_benchmark"] = answer
+    run = RunFolder.create(arguments.out, ExplainBenchmarkRecord, "any")
+    run.update(explain_benchmark=answer)
     page = page_of(__doc__ or "", run, answer_of(answer), [table_of(answer)])
-    return publish(arguments, run, page, **answer)
+    return publish(arguments, run, page, **asdict(answer))
 
 
 def write_copies(source: Path, path: Path, copies: int) -> int:
@@ -130,7 +132,7 @@ def _shifted(event: dict[str, Any], later_us: float, ids: int) -> bytes:
     return orjson.dumps(event, option=orjson.OPT_INDENT_2)
 
 
-def compare(path: Path, size_bytes: int, arguments: argparse.Namespace) -> dict[str, Any]:
+def compare(path: Path, size_bytes: int, arguments: argparse.Namespace) -> TraceReaders:
     """Median seconds and peak bytes of each; None where HTA is missing or fails."""
     results: dict[str, list[list[float]]] = {name: [] for name in RUNS}
     failure = None
@@ -144,20 +146,11 @@ def compare(path: Path, size_bytes: int, arguments: argparse.Namespace) -> dict[
                     raise UserError(f"{arguments.file}: {error}") from error
                 failure = str(error)
     medians = {
-        name: (statistics.median(r[0] for r in runs), statistics.median(r[1] for r in runs))
+        name: TraceReader(statistics.median(r[0] for r in runs), statistics.median(r[1] for r in runs))
         for name, runs in results.items()
         if runs
     }
-    rows = {
-        name: {
-            "seconds": seconds,
-            "hta_over_this": medians["HTA"][0] / seconds if "HTA" in medians else None,
-            "peak_bytes": peak,
-            "peak_over_json": peak / size_bytes,
-        }
-        for name, (seconds, peak) in medians.items()
-    }
-    return {"json_bytes": size_bytes, "repeats": arguments.repeats, "tools": rows, "hta_failure": failure}
+    return TraceReaders(size_bytes, arguments.repeats, medians, failure)
 
 
 def _measure(python: str, code: str, path: Path) -> list[float]:
@@ -168,22 +161,23 @@ def _measure(python: str, code: str, path: Path) -> list[float]:
     return [float(value) for value in json.loads(done.stdout.splitlines()[-1])]
 
 
-def answer_of(answer: dict[str, Any]) -> str:
+def answer_of(answer: TraceReaders) -> str:
     """What one wants to know first."""
-    ours, size = answer["tools"]["explain: everything"], f"{answer['json_bytes'] / 2**20:.1f} MB of JSON"
-    took = f"explain reads {size} in {ours['seconds']:.2f} s with {ours['peak_bytes'] / 2**20:.0f} MB"
-    if answer["hta_failure"]:
-        return f"{took}; HTA did not finish: {answer['hta_failure']}."
-    return f"{took}; HTA takes {ours['hta_over_this']:.1f} times as long."
+    ours, size = answer.tools["explain: everything"], f"{answer.json_bytes / 2**20:.1f} MB of JSON"
+    took = f"explain reads {size} in {ours.seconds:.2f} s with {ours.peak_bytes / 2**20:.0f} MB"
+    if answer.hta_failure:
+        return f"{took}; HTA did not finish: {answer.hta_failure}."
+    return f"{took}; HTA takes {answer.tools['HTA'].seconds / ours.seconds:.1f} times as long."
 
 
-def table_of(answer: dict[str, Any]) -> Table:
+def table_of(answer: TraceReaders) -> Table:
     rows = []
-    for name, row in answer["tools"].items():
-        ratio = "" if row["hta_over_this"] is None else f"{row['hta_over_this']:.1f} x"
-        peak = f"{row['peak_bytes'] / 2**20:.0f}"
-        rows.append((name, f"{row['seconds']:.2f}", ratio, peak, f"{row['peak_over_json']:.1f}"))
-    title = f"Median of {answer['repeats']} runs"
+    for name, row in answer.tools.items():
+        hta = answer.tools.get("HTA")
+        ratio = "" if hta is None else f"{hta.seconds / row.seconds:.1f} x"
+        peak = f"{row.peak_bytes / 2**20:.0f}"
+        rows.append((name, f"{row.seconds:.2f}", ratio, peak, f"{row.peak_bytes / answer.json_bytes:.1f}"))
+    title = f"Median of {answer.repeats} runs"
     return Table(("tool", "seconds", "HTA takes", "peak MB", "peak / JSON"), rows, title=title)
 
 

@@ -12,18 +12,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from reports.page import Table
+from profiling.results.record import FaultsRecord, Finding, Model
+from profiling.results.record.page import Table
 from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.gate.examine import Finding
     from profiling.gate.faults import Fault
 
 EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
@@ -48,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from profiling.gate.examine import capacity, examine
     from profiling.gate.faults import FAULTS
     from profiling.measure.environment import environment
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     model, device = model_on_device(arguments)
     if model.config.n_ctx < MIN_CONTEXT:
@@ -70,17 +69,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         for batch in {fault.batch for fault in chosen}
     }
-    run = RunFolder.create(arguments.out, "faults", device.type)
-    run.data |= {
-        "environment": environment(device),
-        "model": {"name": arguments.model, "precision": arguments.precision, **asdict(model.config)},
-    }
-    findings = []
+    run = RunFolder.create(arguments.out, FaultsRecord, device.type)
+    run.update(
+        environment=environment(device),
+        model=Model(arguments.model, arguments.precision, model.config),
+    )
+    findings = run.record.faults
     with ProgressLine(arguments.quiet) as progress:
         for number, fault in enumerate(chosen):
             progress(f"fault: {fault.name}", number, len(chosen))
             findings.append(examine(fault, model, arguments.precision, gates[fault.batch], arguments.seed))
-            run.data["faults"] = [asdict(finding) for finding in findings]
             run.save()
     return conclude(arguments, __doc__ or "", run, outcome(findings))
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from experiments.shared import cli
-from profiling.measure.workload import Workload
-from reports.page import Table
+from profiling.results.record import FloorRecord, Workload
+from profiling.results.record.page import Table
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select
@@ -23,7 +24,7 @@ from variants.spec import Variant
 
 if TYPE_CHECKING:
     from profiling.measure.runner import Runner
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
 EXAMPLES = (
     *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
@@ -107,23 +108,24 @@ def _list(variants: dict[str, Variant], device: str) -> Table:
 
 
 def _runner(
-    arguments: argparse.Namespace, chosen: list[Variant], device: Any, resumed: RunFolder | None
-) -> Runner:
+    arguments: argparse.Namespace, chosen: list[Variant], device: Any, resumed: RunFolder[FloorRecord] | None
+) -> Runner[FloorRecord]:
     """A runner over a new run folder, which is only made once nothing can be refused any more."""
     from experiments.shared.setup import model_for
     from profiling.measure.runner import Runner
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     model = model_for(arguments, device)
-    workload = Workload.restored(resumed.data["workload"]) if resumed else _workload(arguments, model.config)
+    stored = resumed.record.workload if resumed else None
+    workload = stored or _workload(arguments, model.config)
     if arguments.quick and not arguments.variant:  # what compiles for minutes does not fit into a minute
         chosen = [variant for variant in chosen if not variant.executor.compiles]
-    run = resumed or RunFolder.create(arguments.out, "floor", device.type)
+    run = resumed or RunFolder.create(arguments.out, FloorRecord, device.type)
     return Runner(run, workload, model, chosen)
 
 
 def _note_choice(
-    arguments: argparse.Namespace, runner: Runner, variants: dict[str, Variant], added: list[str]
+    arguments: argparse.Namespace, runner: Runner[FloorRecord], variants: dict[str, Variant], added: list[str]
 ) -> None:
     """Say in the record what was added for comparison, or left for a request, or proven less."""
     from experiments.shared.setup import limit_of
@@ -140,7 +142,7 @@ def _note_choice(
         runner.run.warn(f"added for comparison: {', '.join(added)}")
     if arguments.variant:
         return
-    others = [name for name in variants if name not in runner.record["variants"]]
+    others = [name for name in variants if name not in runner.record.variants]
     left_out = [name for name in others if name in DEFAULT]
     if left_out:
         runner.run.warn(f"left out by --quick, since it compiles for minutes: {', '.join(left_out)}")
@@ -148,21 +150,19 @@ def _note_choice(
     runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(on_request)}")
 
 
-def _resume(arguments: argparse.Namespace) -> RunFolder:
+def _resume(arguments: argparse.Namespace) -> RunFolder[FloorRecord]:
     """The interrupted run; its own settings replace the flags, so that its samples belong together."""
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
-    run = RunFolder.load(arguments.resume)
-    missing = [key for key in ("model", "workload", "variants", "environment") if key not in run.data]
-    complete = run.data["status"] == "complete"
-    if missing or (complete and (arguments.max_time is None or "duel" not in run.data)):
-        state = (
-            f"has no {missing[0]} yet: start anew" if missing else "is complete: add blocks with --max-time"
-        )
-        raise UserError(f"{run.path} {state}")
-    arguments.model, arguments.precision = run.data["model"]["name"], run.data["model"]["precision"]
-    arguments.seed, arguments.device = run.data["workload"]["seed"], run.data["environment"]["device"]
-    arguments.threads, arguments.variant = run.data["environment"]["threads"], list(run.data["variants"])
+    run = RunFolder.load(arguments.resume, FloorRecord)
+    record = run.record
+    if record.model is None or record.workload is None or record.environment is None or not record.variants:
+        raise UserError(f"{run.path} was interrupted before it measured anything: start anew")
+    if record.status == "complete" and (arguments.max_time is None or record.duel is None):
+        raise UserError(f"{run.path} is complete: add blocks with --max-time")
+    arguments.model, arguments.precision = record.model.name, record.model.precision
+    arguments.seed, arguments.device = record.workload.seed, record.environment.device
+    arguments.threads, arguments.variant = record.environment.threads, list(record.variants)
     return run
 
 
@@ -191,7 +191,7 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     return workload
 
 
-def _measure(arguments: argparse.Namespace, runner: Runner, console: Any) -> None:
+def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console: Any) -> None:
     """All phases. Ctrl-C leaves a run folder that can be reported and resumed."""
     from experiments.shared.progress import ProgressLine
     from profiling.results.metrics import Measured

@@ -18,18 +18,20 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import asdict, astuple
+
 from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
 from experiments.shared.text import Pieces, end_of_text, load_tokenizer
-from profiling.measure.workload import BUCKETS
-from reports.page import Bullets, Code, Section
+from profiling.results.record import BUCKETS
+from profiling.results.record.page import Bullets, Code, Section
 from variants.config import GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
     import torch
 
-    from profiling.results.record import RunFolder
+    from profiling.results.record import Generate
     from variants.decoder import Decoder
     from variants.model import GPT
     from variants.sampling import Sampler
@@ -78,10 +80,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
     from experiments.shared.outcome import page_of, publish
-    from profiling.results.record import RunFolder
+    from profiling.measure.environment import environment
+    from profiling.results.folder import RunFolder
+    from profiling.results.record import Generate, GenerateRecord, Model, Sampling
     from variants.decoder import Decoder
 
-    run = RunFolder.create(arguments.out, "generate", device.type)
+    run = RunFolder.create(arguments.out, GenerateRecord, device.type)
     capacity = min(max(len(prompt) + fits, SMALLEST), model.config.n_ctx)
     buckets = (*(slots for slots in BUCKETS if slots < capacity), capacity)
     decoder = Decoder.of(variant, model, capacity=capacity, buckets=buckets)
@@ -98,16 +102,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if token == end:
             break
     write(pieces.rest() + "\n")
-    _keep(run, arguments, model, prompt, ids, times_ms if proof == "pass" else None, proof)
-    text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
-    how = Bullets(
-        [
-            f"`{arguments.variant}`, gate: {run.data['generate']['proof']}",
-            _ending(ids, new, end, model.config),
-        ]
+    generate = Generate(
+        variant=arguments.variant,
+        sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
+        prompt_ids=prompt,
+        ids=ids,
+        proof=proof or "skipped",
+        tokens_ms=times_ms if proof == "pass" else None,
     )
+    run.update(
+        environment=environment(model.device),
+        model=Model(arguments.model, arguments.precision),
+        generate=generate,
+    )
+    text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
+    how = Bullets([f"`{arguments.variant}`, gate: {generate.proof}", _ending(ids, new, end, model.config)])
     page = page_of(__doc__ or "", run, _times(times_ms, proof), [how], [text])
-    return publish(arguments, run, page, **run.data["generate"])
+    return publish(arguments, run, page, **_fields(generate))
 
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:
@@ -213,30 +224,13 @@ def _times(times_ms: Sequence[float], proof: str | None) -> str:
     return f"TTFT {ttft:.2f} ms, {tpot}; each with the sync that brings its token to the host."
 
 
-def _keep(
-    run: RunFolder,
-    arguments: argparse.Namespace,
-    model: GPT,
-    prompt: Sequence[int],
-    ids: Sequence[int],
-    times_ms: Sequence[float] | None,
-    proof: str | None,
-) -> None:
-    from profiling.measure.environment import environment
-
-    run.data |= {
-        "environment": environment(model.device),
-        "model": {"name": arguments.model, "precision": arguments.precision},
-        "generate": {
-            "variant": arguments.variant,
-            "sampling": [arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed],
-            "prompt_ids": prompt,
-            "ids": ids,
-            "proof": proof or "skipped",
-            "ttft_ms": times_ms[0] if times_ms else None,
-            "tpot_ms": fmean(times_ms[1:]) if times_ms and len(times_ms) > 1 else None,
-            "tokens_ms": times_ms,
-        },
+def _fields(generate: Generate) -> dict[str, Any]:
+    """As `--json` prints them."""
+    return {
+        **asdict(generate),
+        "sampling": astuple(generate.sampling),
+        "ttft_ms": generate.ttft_ms,
+        "tpot_ms": generate.tpot_ms,
     }
 
 

@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from experiments.shared import cli
-from profiling.results.record import write_atomically
-from reports.page import Page, Section, Sentence, Table
+from profiling.results.folder import write_atomically
+from profiling.results.record.page import Page, Section, Sentence, Table
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
+
 from experiments.shared import cli
-from reports.experiment import curves
+from profiling.results.record import GrowthRecord, Model, Workload
+from profiling.results.record.page import Bullets, Figure, Table
+from profiling.results.record.pictures import Curves
 from reports.numbers import interval, megabytes, number
-from reports.page import Bullets, Figure, Table
-from reports.pictures import Curves
 from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
     from profiling.measure.growth import Point, Slope, Step
-    from profiling.measure.workload import Workload
+    from profiling.results.folder import RunFolder
     from profiling.results.metrics import Measured
-    from profiling.results.record import RunFolder
 
     Steps = dict[str, list[Step]]  # by axis
 
@@ -67,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.setup import silence_libraries
     from profiling.measure.environment import environment
     from profiling.measure.growth import grow, points
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     silence_libraries()
     (variant,) = chosen_variants([arguments.variant], "float32", "cpu", beside=())
@@ -79,11 +79,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or min(batches) < 1:
         raise UserError(f"--models takes {', '.join(PRESETS)}; --batches at least 1")
     workload = _workload(arguments, models)
-    run = RunFolder.create(arguments.out, "growth", "cpu")
-    run.data |= {
-        "environment": environment(torch.device("cpu")),
-        "model": {"name": models[0], "precision": variant.precision.name},
-    }
+    run = RunFolder.create(arguments.out, GrowthRecord, "cpu")
+    run.update(environment=environment(torch.device("cpu")), model=Model(models[0], variant.precision.name))
     with ProgressLine(arguments.quiet) as progress:
         measured = grow(run, points(models, batches, threads), variant, workload, progress)
     return _show(arguments, run, variant.name, measured)
@@ -91,7 +88,6 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
     from experiments.shared.measured import contexts_that_fit
-    from profiling.measure.workload import Workload
 
     rounds = arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS)
     workload = Workload(
@@ -113,13 +109,13 @@ def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
 
 
 def _show(
-    arguments: argparse.Namespace, run: RunFolder, variant: str, measured: dict[Point, Measured]
+    arguments: argparse.Namespace, run: RunFolder[GrowthRecord], variant: str, measured: dict[Point, Measured]
 ) -> int:
     from experiments.shared.outcome import page_of, publish
     from profiling.measure.growth import slopes, steps_by_axis
 
     if not any(not point.axis for point in measured):
-        raise UserError(f"nothing to grow from: {'; '.join(run.data['warnings'])}")
+        raise UserError(f"nothing to grow from: {'; '.join(run.record.warnings)}")
     steps = steps_by_axis(variant, measured)
     per_token = slopes(variant, measured)
     tables = [*(_table(axis, rows) for axis, rows in steps.items()), *_slopes_table(per_token)]
@@ -166,7 +162,7 @@ def _figure(steps: Steps) -> list[Figure]:
             floor = {"memory floor": [(_place(row), row.floor_ms) for row in rows]}
             panels.append(Curves(label, "ms", lines, floor, log_x=log, log_y=axis == "model"))
     caption = "Median step beside a plain read of the bytes that it must read, over what makes them more."
-    return [curves("growth", caption, *panels)] if panels else []
+    return [Figure("growth", caption, panels)] if panels else []
 
 
 def _place(row: Step) -> float:

@@ -11,7 +11,7 @@ allocator can tell (requested, allocated, graph pool) is left out elsewhere, wit
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.shared import cli
 from experiments.shared.claims import measured
@@ -19,9 +19,9 @@ from experiments.shared.measured import contexts_that_fit, model_on_device
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost.work import kv_bytes_per_token, weights_stored_bytes
-from reports.experiment import curves
-from reports.page import Table
-from reports.pictures import Curves, level
+from profiling.results.record import HeldBytes, MemoryRecord, Model
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves, level
 from variants.backends.backend import MODULES
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -51,27 +51,27 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(f"--context must be between 2 and {limit}, what this model holds")
     from profiling.measure.environment import environment
     from profiling.measure.footprint import cache_bytes, graph_pool_bytes, mask_bytes, warm_up_bytes
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
-    run = RunFolder.create(arguments.out, "memory", device.type)
-    run.data |= {"environment": environment(device), "model": {"name": arguments.model}}
+    run = RunFolder.create(arguments.out, MemoryRecord, device.type)
     rungs = ladder(arguments.precision)
     cold = warm_up_bytes(rungs[BASELINE], model, arguments.batch, contexts[0])  # before any other matmul
-    run.data["memory"] = {
-        "batch": arguments.batch,
-        "layers": model.config.n_layer,
-        "contexts": contexts,
-        "weights": weights_stored_bytes(model.config, model.dtype.itemsize),
-        "formula": [formula_bytes(model, n, arguments.batch) for n in contexts],
-        "caches": {
+    held = HeldBytes(
+        batch=arguments.batch,
+        layers=model.config.n_layer,
+        contexts=contexts,
+        weights=weights_stored_bytes(model.config, model.dtype.itemsize),
+        formula=[formula_bytes(model, n, arguments.batch) for n in contexts],
+        caches={
             variant.name: [cache_bytes(variant, model, arguments.batch, n) for n in contexts]
             for variant in one_of_each_cache(rungs)
         },
-        "masks": mask_bytes(model.config, device),
-        "warm_up": cold,
-        "graph_pool": graph_pool_bytes(rungs["cudagraph"], model, arguments.batch),
-    }
-    return conclude(arguments, __doc__ or "", run, outcome(run.data["memory"], model, arguments.quick))
+        masks=mask_bytes(model.config, device),
+        warm_up=cold,
+        graph_pool=graph_pool_bytes(rungs["cudagraph"], model, arguments.batch),
+    )
+    run.update(environment=environment(device), model=Model(arguments.model), memory=held)
+    return conclude(arguments, __doc__ or "", run, outcome(held, model, arguments.quick))
 
 
 def formula_bytes(model: GPT, context: int, batch: int) -> int:
@@ -90,44 +90,44 @@ def one_of_each_cache(rungs: dict[str, Variant]) -> list[Variant]:
 # -- from the record to what is shown ---------------------------------------------------------
 
 
-def outcome(found: dict[str, Any], model: GPT, quick: bool) -> Outcome:
-    contexts, caches = found["contexts"], found["caches"]
+def outcome(found: HeldBytes, model: GPT, quick: bool) -> Outcome:
+    contexts, caches = found.contexts, found.caches
     notes = []
-    if found["warm_up"] is None:
+    if found.warm_up is None:
         notes.append(NO_ALLOCATOR)
     if quick:
         notes.append(f"left out by --quick: contexts other than {', '.join(map(str, QUICK))}")
     tables = [_cache_table(found), _mask_table(found)]
-    if found["warm_up"]:
+    if found.warm_up:
         tables.append(_allocator_table(found))
-    lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, found["formula"], strict=True)]}
+    lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, found.formula, strict=True)]}
     for name, sizes in caches.items():
-        lines[name] = [(n, size["tensors"] / MIB) for n, size in zip(contexts, sizes, strict=True)]
-    held = {"weights": found["weights"], "float32 masks": found["masks"]["per-layer float32"]}
+        lines[name] = [(n, size.tensors / MIB) for n, size in zip(contexts, sizes, strict=True)]
+    held = {"weights": found.weights, "float32 masks": found.masks["per-layer float32"]}
     bounds = {name: level(contexts, size / MIB) for name, size in held.items()}
-    figure = curves(
+    figure = Figure(
         "memory",
-        f"What each cache holds at batch {found['batch']}, beside weights and mask buffers. "
+        f"What each cache holds at batch {found.batch}, beside weights and mask buffers. "
         "A hidden line equals the one over it.",
-        Curves("context, tokens in the cache", "MiB", lines, bounds),
+        [Curves("context, tokens in the cache", "MiB", lines, bounds)],
     )
     per_token = kv_bytes_per_token(model.config, model.dtype.itemsize)
     what = f"{per_token / 1024:g} KiB a token, the tensors of `{BASELINE}` hold exactly what the formula says"
     return Outcome(what, _statements(found), _figures(found, model), [figure, *tables], notes)
 
 
-def _cache_table(found: dict[str, Any]) -> Table:
+def _cache_table(found: HeldBytes) -> Table:
     rows = [
-        (f"{n:,}", f"{formula:,}", *(f"{sizes[number]['tensors']:,}" for sizes in found["caches"].values()))
-        for number, (n, formula) in enumerate(zip(found["contexts"], found["formula"], strict=True))
+        (f"{n:,}", f"{formula:,}", *(f"{sizes[number].tensors:,}" for sizes in found.caches.values()))
+        for number, (n, formula) in enumerate(zip(found.contexts, found.formula, strict=True))
     ]
     title = "Bytes of the cache by formula, and of each cache's own storages"
-    return Table(("context", "formula", *found["caches"]), rows, title=title)
+    return Table(("context", "formula", *found.caches), rows, title=title)
 
 
-def _mask_table(found: dict[str, Any]) -> Table:
-    rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in found["masks"].items()]
-    pool = found["graph_pool"]
+def _mask_table(found: HeldBytes) -> Table:
+    rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in found.masks.items()]
+    pool = found.graph_pool
     rows.append(
         (
             "CUDA graph's pool",
@@ -138,25 +138,26 @@ def _mask_table(found: dict[str, Any]) -> Table:
     return Table(("kept", "bytes", "MiB"), rows, title=title)
 
 
-def _allocator_table(found: dict[str, Any]) -> Table:
+def _allocator_table(found: HeldBytes) -> Table:
     """CUDA: what the allocator counts for `cat`, above a baseline taken after a warm-up."""
     rows = []
-    for number, n in enumerate(found["contexts"]):
-        formula, size = found["formula"][number], found["caches"][BASELINE][number]
-        above = (size["requested"] - formula, size["allocated"] - size["requested"])
-        rows.append((f"{n:,}", f"{formula:,}", f"{size['requested']:,}", *(f"{x:,}" for x in above)))
-    title = f"Allocator; without a warm-up {found['warm_up']:,} bytes more are taken for cache"
+    for number, n in enumerate(found.contexts):
+        formula, size = found.formula[number], found.caches[BASELINE][number]
+        assert size.requested is not None and size.allocated is not None  # this is CUDA
+        above = (size.requested - formula, size.allocated - size.requested)
+        rows.append((f"{n:,}", f"{formula:,}", f"{size.requested:,}", *(f"{x:,}" for x in above)))
+    title = f"Allocator; without a warm-up {found.warm_up:,} bytes more are taken for cache"
     return Table(("context", "formula", "requested", "above formula", "bump"), rows, title=title)
 
 
-def _statements(found: dict[str, Any]) -> list[Check]:
+def _statements(found: HeldBytes) -> list[Check]:
     """The article's sentences, each with the rule that decides it."""
-    held = [size["requested"] or size["tensors"] for size in found["caches"][BASELINE]]
-    off = max(abs(size - formula) for size, formula in zip(held, found["formula"], strict=True))
-    masks = found["masks"]
+    held = [size.requested or size.tensors for size in found.caches[BASELINE]]
+    off = max(abs(size - formula) for size, formula in zip(held, found.formula, strict=True))
+    masks = found.masks
     layers, shared = masks["per-layer float32"], masks["shared bool"]
-    ratio = layers / shared / found["layers"]
-    by = "the allocator's requested bytes" if found["warm_up"] else "the storages"
+    ratio = layers / shared / found.layers
+    by = "the allocator's requested bytes" if found.warm_up else "the storages"
     return [
         Check(
             "memory.line",
@@ -170,10 +171,10 @@ def _statements(found: dict[str, Any]) -> list[Check]:
     ]
 
 
-def _figures(found: dict[str, Any], model: GPT) -> list[Check]:
-    if found["warm_up"] is None or model.config != PRESETS["gpt2"]:
+def _figures(found: HeldBytes, model: GPT) -> list[Check]:
+    if found.warm_up is None or model.config != PRESETS["gpt2"]:
         return []
-    return [measured("memory.workspace", found["warm_up"], "{:,.0f}", "the workspace of this GPU's cuBLAS")]
+    return [measured("memory.workspace", found.warm_up, "{:,.0f}", "the workspace of this GPU's cuBLAS")]
 
 
 if __name__ == "__main__":

@@ -13,22 +13,24 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from profiling.measure.workload import Workload
-from reports.experiment import curves
-from reports.page import Block, Table
-from reports.pictures import Curves
+from profiling.results.record import PagingRecord, Queue, SharedPrefix, Workload
+from profiling.results.record.page import Block, Figure, Table
+from profiling.results.record.pictures import Curves
 from variants.errors import UserError
 from variants.ladder import ladder
 
 if TYPE_CHECKING:
     from profiling.measure.runner import Runner
+    from profiling.results.stats import Interval
 
 EXAMPLES = ("", "--quick", "--model tiny --requests 64")
 CONTIGUOUS, PAGED = "sdpa", "paged"
@@ -62,96 +64,105 @@ def main(argv: Sequence[str] | None = None) -> int:
         fitting = contexts_that_fit(workload.contexts, model.config, workload.tokens_after)
         workload = replace(workload, contexts=fitting)
 
-    def measure(runner: Runner) -> None:
-        runner.record["queue"] = queue(arguments.requests, model.config.n_ctx, arguments.seed)
+    def measure(runner: Runner[PagingRecord]) -> None:
+        runner.run.update(queue=queue(arguments.requests, model.config.n_ctx, arguments.seed))
         runner.progress("prompts", 0, 1)
-        runner.record["prefixes"] = prefixes(
-            model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed
-        )
+        found = prefixes(model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed)
+        runner.run.update(prefixes=found)
         runner.measure()
 
     rungs = [ladder(arguments.precision)[name] for name in (CONTIGUOUS, PAGED)]
-    runner = proven_runner(arguments, "paging", model, workload, rungs, measure)
+    runner = proven_runner(arguments, PagingRecord, model, workload, rungs, measure)
     return conclude(arguments, __doc__ or "", runner.run, outcome(runner.record))
 
 
 # -- what is shown ----------------------------------------------------------------------------
 
 
-def costs(record: dict[str, Any]) -> dict[int, dict[str, Any]]:
-    """Per context: median step of both rungs, ms, and the ratio over rounds with its interval."""
+@dataclass(frozen=True)
+class Cost:
+    """Median step of both rungs, ms, and the ratio over rounds."""
+
+    contiguous: float
+    paged: float
+    ratio: Interval | None
+
+
+def costs(record: PagingRecord) -> dict[int, Cost]:
+    """By context."""
     from profiling.results.stats import ratio_interval
 
     found = {}
-    for context in record["workload"]["contexts"]:
-        ms = {
-            name: [
-                median(sample["steps_ms"])
-                for sample in record["samples"]
-                if (sample["variant"], sample["context"]) == (name, context)
+    for context in record.workload.contexts if record.workload else ():
+        contiguous, paged = (
+            [
+                median(sample.steps_ms)
+                for sample in record.samples
+                if (sample.variant, sample.context) == (name, context)
             ]
             for name in (CONTIGUOUS, PAGED)
-        }
-        if ms[PAGED]:
-            ratio = ratio_interval(ms[PAGED], ms[CONTIGUOUS])
-            found[context] = {"ratio": ratio, **{name: median(rounds) for name, rounds in ms.items()}}
+        )
+        if paged:
+            found[context] = Cost(median(contiguous), median(paged), ratio_interval(paged, contiguous))
     return found
 
 
-def outcome(record: dict[str, Any]) -> Outcome:
-    cost = costs(record)
-    tables = [_queue_table(record["queue"]), _prefix_table(record["prefixes"]), _cost_table(cost)]
-    lines = {name: [(n, c[name]) for n, c in cost.items()] for name in (CONTIGUOUS, PAGED)}
-    figure = curves(
+def outcome(record: PagingRecord) -> Outcome:
+    cost, queue = costs(record), record.queue
+    assert queue is not None  # served before anything is timed
+    tables = [_queue_table(queue), _prefix_table(record.prefixes), _cost_table(cost)]
+    lines = {
+        CONTIGUOUS: [(float(n), c.contiguous) for n, c in cost.items()],
+        PAGED: [(float(n), c.paged) for n, c in cost.items()],
+    }
+    figure = Figure(
         "paging",
         "Median step of the paged rung and of its contiguous parent, interleaved.",
-        Curves("tokens in the cache", "step, ms", lines, log_y=False),
+        [Curves("tokens in the cache", "step, ms", lines, log_y=False)],
     )
-    served, hits = record["queue"]["served"], {k: hit_rate(v) for k, v in record["prefixes"].items()}
-    slab, blocks = served["slab of the limit"], served["blocks"]
-    paid = ", ".join(f"{c['ratio'].mid:.2f}x at {n}" for n, c in cost.items() if c["ratio"]) or "unknown"
+    hits = {layout: hit_rate(found) for layout, found in record.prefixes.items()}
+    slab, blocks = queue.served["slab of the limit"], queue.served["blocks"]
+    paid = ", ".join(f"{c.ratio.mid:.2f}x at {n}" for n, c in cost.items() if c.ratio) or "unknown"
     what = (
-        f"blocks run {blocks['running'] / slab['running']:.1f}x the requests of slabs in the same memory, "
+        f"blocks run {blocks.running / slab.running:.1f}x the requests of slabs in the same memory, "
         f"a shared prompt saves {hits[LAYOUTS[0]]:.0%} of the prefill, a step costs {paid}"
     )
-    slots, mix = record["queue"]["slots"], record["queue"]["mix"]
     notes = [
-        f"{len(mix)} requests over {slots:,} token slots; means over the ticks in which somebody waited",
+        f"{len(queue.mix)} requests over {queue.slots:,} token slots; means over the ticks in which somebody "
+        "waited",
         f"in pieces: ticks in which the next one's slots were free, but not side by side; blocks ran out for "
-        f"requests that held {blocks['recomputed']:,} tokens in all, and these waited and began again",
+        f"requests that held {blocks.recomputed:,} tokens in all, and these waited and began again",
         "the first request of each layout finds an empty pool and is counted",
     ]
     measured: list[Block] = [*([figure] if cost else []), *tables]
-    return Outcome(what, _statements(record, hits), [], measured, notes)
+    return Outcome(what, _statements(record, queue, hits), [], measured, notes)
 
 
-def hit_rate(layout: dict[str, Any]) -> float:
+def hit_rate(layout: SharedPrefix) -> float:
     """Share of prompt tokens that were not computed."""
-    rows = layout["prompts"]
-    return float(sum(row["shared"] for row in rows) / sum(row["tokens"] for row in rows))
+    return sum(p.shared for p in layout.prompts) / sum(p.tokens for p in layout.prompts)
 
 
-def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
-    slab, exact, blocks = record["queue"]["served"].values()
-    filled = {name: s["used"] / s["reserved"] for name, s in record["queue"]["served"].items()}
-    unused = 1 - filled["slab of the limit"]
-    spare = (blocks["reserved"] - blocks["used"]) / max(1.0, blocks["running"])
-    same = all(layout["bit_equal"] for layout in record["prefixes"].values())
-    proven = all(entry["status"] == "proven" for entry in record["variants"].values())
+def _statements(record: PagingRecord, queue: Queue, hits: dict[str, float]) -> list[Check]:
+    slab, exact, blocks = queue.served.values()
+    unused = 1 - slab.used / slab.reserved
+    spare = (blocks.reserved - blocks.used) / max(1.0, blocks.running)
+    same = all(layout.bit_equal for layout in record.prefixes.values())
+    proven = all(entry.status == "proven" for entry in record.variants.values())
     plain, end, front = (hits[layout] for layout in LAYOUTS)
     return [
         Check("paging.unused", f"{unused:.0%} never used", "most: over half", unused > 0.5),
         Check(
             "paging.pieces",
-            f"in {exact['refused_with_room']} of {exact['ticks']} ticks",
+            f"in {exact.refused_with_room} of {exact.ticks} ticks",
             "the next request waits although its slots are free, in pieces",
-            exact["refused_with_room"] > 0,
+            exact.refused_with_room > 0,
         ),
         Check(
             "paging.demand",
             f"{spare:.1f} slots to spare a request",
-            f"less than a block; {blocks['running']:.1f} requests at once, {slab['running']:.1f} with slabs",
-            spare < record["queue"]["block"] and blocks["running"] > slab["running"],
+            f"less than a block; {blocks.running:.1f} requests at once, {slab.running:.1f} with slabs",
+            spare < queue.block and blocks.running > slab.running,
         ),
         Check("paging.share", f"{plain:.0%} not computed", "", plain > 0.5),
         Check("paging.timestamp", f"{front:.0%} not computed", "", front == 0),
@@ -165,47 +176,47 @@ def _statements(record: dict[str, Any], hits: dict[str, float]) -> list[Check]:
     ]
 
 
-def _queue_table(found: dict[str, Any]) -> Table:
+def _queue_table(queue: Queue) -> Table:
     rows = [
         (
             name,
-            f"{s['running']:.1f}",
-            f"{s['reserved'] / found['slots']:.0%}",
-            f"{s['used'] / s['reserved']:.0%}",
-            str(s["refused_with_room"]),
-            f"{s['ticks']:,}",
+            f"{s.running:.1f}",
+            f"{s.reserved / queue.slots:.0%}",
+            f"{s.used / s.reserved:.0%}",
+            str(s.refused_with_room),
+            f"{s.ticks:,}",
         )
-        for name, s in found["served"].items()
+        for name, s in queue.served.items()
     ]
     columns = ("memory in", "running", "reserved", "used", "in pieces", "ticks")
     title = "Requests of mixed lengths in one memory (used: of what is reserved)"
     return Table(columns, rows, title=title)
 
 
-def _prefix_table(found: dict[str, dict[str, Any]]) -> Table:
+def _prefix_table(found: dict[str, SharedPrefix]) -> Table:
     rows = []
     for layout, of_layout in found.items():
-        prompts = of_layout["prompts"]
-        later = median(row["ms"] for row in prompts[1:])
+        prompts = of_layout.prompts
+        later = median(prompt.ms for prompt in prompts[1:])
         cells = (
             f"{hit_rate(of_layout):.0%}",
-            str(of_layout["blocks"]),
-            f"{prompts[0]['ms']:.1f}",
+            str(of_layout.blocks),
+            f"{prompts[0].ms:.1f}",
             f"{later:.1f}",
         )
-        rows.append((layout, *cells, "yes" if of_layout["bit_equal"] else "no"))
-    n, tokens = len(prompts), prompts[0]["tokens"]
+        rows.append((layout, *cells, "yes" if of_layout.bit_equal else "no"))
+    n, tokens = len(prompts), prompts[0].tokens
     title = f"{n} prompts with one system prompt (about {tokens} tokens): share not computed"
     heads = ("prompt", "hits", "blocks", "first, ms", "later, ms", "bit-equal")
     return Table(heads, rows, title=title)
 
 
-def _cost_table(cost: dict[int, dict[str, Any]]) -> Table:
+def _cost_table(cost: dict[int, Cost]) -> Table:
     rows = []
     for context, c in cost.items():
-        ratio = c["ratio"]
+        ratio = c.ratio
         shown = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "unknown"
-        rows.append((str(context), f"{c[CONTIGUOUS]:.3f}", f"{c[PAGED]:.3f}", shown))
+        rows.append((str(context), f"{c.contiguous:.3f}", f"{c.paged:.3f}", shown))
     title = "Step, ms (median over rounds), and what paging costs"
     return Table(("context", CONTIGUOUS, PAGED, "ratio over rounds"), rows, title=title)
 

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.shared import cli
 from variants.config import PRESETS, GPTConfig
@@ -21,10 +21,11 @@ from variants.errors import UserError
 if TYPE_CHECKING:
     from experiments.shared.progress import ProgressLine
     from profiling.peers.worker import Worker
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
+    from profiling.results.record import PeerEntry, PeersRecord, PeersWorkload
 
 EXAMPLES = ("", "--quick", "--peer llama.cpp,transformers --context 16,900")
-SETTLE = 3  # untimed steps of a visit
+WARM_UP = 3  # untimed steps of a visit
 ROUNDS, QUICK_ROUNDS = 20, 4
 
 
@@ -52,14 +53,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.peers_page import end
     from experiments.shared.progress import ProgressLine
     from profiling.peers.checkpoint import kept
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
+    from profiling.results.record import PeersRecord
 
-    run = RunFolder.create(arguments.out, "peers", "cpu")
-    _describe(run, arguments, engines)
+    run = RunFolder.create(arguments.out, PeersRecord, "cpu")
+    workload = _describe(run, arguments, engines)
     folder = arguments.folder or kept(config, arguments.seed)
-    with ProgressLine(arguments.quiet) as progress, _workers(run, config, folder, progress) as workers:
-        _measure(run, workers, config, progress)
-    return end(arguments, __doc__ or "", run)
+    with (
+        ProgressLine(arguments.quiet) as progress,
+        _workers(run, workload, config, folder, progress) as workers,
+    ):
+        _measure(run, workload, workers, config, progress)
+    return end(arguments, __doc__ or "", run, workload)
 
 
 def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
@@ -67,14 +72,15 @@ def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
         value = getattr(arguments, flag)
         if value is not None and value < 1:
             raise UserError(f"--{flag} must be at least 1, got {value}")
-    room = config.n_ctx - SETTLE - arguments.steps - 1
+    room = config.n_ctx - WARM_UP - arguments.steps - 1
     if not all(1 <= context <= room for context in arguments.context):
         raise UserError(f"--context must be within 1 and {room} for this model and these steps")
 
 
-def _engines(asked: list[str]) -> dict[str, dict[str, Any]]:
+def _engines(asked: list[str]) -> dict[str, PeerEntry]:
     """Ours and the peers asked for, as the record describes them; what is not installed says so."""
     from profiling.peers.engines import ALL, OURS, PEERS
+    from profiling.results.record import PeerEntry
 
     unknown = [name for name in asked if name not in PEERS]
     if unknown:
@@ -83,94 +89,113 @@ def _engines(asked: list[str]) -> dict[str, dict[str, Any]]:
     for name in (*OURS, *(asked or PEERS)):
         engine = ALL[name]
         absent = f"{engine.package} is not installed (docs/peers.md)" if engine.version is None else ""
-        described[name] = {
-            "ours": name in OURS,
-            "precision": engine.precision,
-            "package": engine.package,
-            "version": engine.version,
-            "settings": engine.settings,
-            "status": "left out" if absent else "measured",
-            "reason": absent,
-        }
+        described[name] = PeerEntry(
+            ours=name in OURS,
+            precision=engine.precision,
+            package=engine.package,
+            version=engine.version,
+            settings=engine.settings,
+            status="left out" if absent else "measured",
+            reason=absent,
+        )
     return described
 
 
-def _describe(run: RunFolder, arguments: argparse.Namespace, engines: dict[str, dict[str, Any]]) -> None:
+def _describe(
+    run: RunFolder[PeersRecord], arguments: argparse.Namespace, engines: dict[str, PeerEntry]
+) -> PeersWorkload:
     import torch
 
     from profiling.measure.environment import environment
+    from profiling.results.record import Model, PeersWorkload
 
-    run.data |= {
-        "environment": environment(torch.device("cpu")),
-        "model": {"name": arguments.model, "precision": "float32"},
-        "workload": {
-            "contexts": sorted(set(arguments.context)),
-            "rounds": arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
-            "settle": SETTLE,
-            "steps": arguments.steps,
-            "threads": arguments.threads or torch.get_num_threads(),
-            "seed": arguments.seed,
-        },
-        "entropy": secrets.randbits(53),
-        "engines": engines,
-        "samples": [],
-    }
+    workload = PeersWorkload(
+        contexts=sorted(set(arguments.context)),
+        rounds=arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
+        warm_up=WARM_UP,
+        steps=arguments.steps,
+        threads=arguments.threads or torch.get_num_threads(),
+        seed=arguments.seed,
+    )
+    run.update(
+        environment=environment(torch.device("cpu")),
+        model=Model(arguments.model, "float32"),
+        workload=workload,
+        entropy=secrets.randbits(53),
+        engines=engines,
+    )
     run.save()
+    return workload
 
 
 @contextmanager
 def _workers(
-    run: RunFolder, config: GPTConfig, folder: Path, progress: ProgressLine
+    run: RunFolder[PeersRecord],
+    workload: PeersWorkload,
+    config: GPTConfig,
+    folder: Path,
+    progress: ProgressLine,
 ) -> Iterator[dict[str, Worker]]:
     """A process for each engine that can start; the reason of one that cannot goes into the record."""
     from profiling.peers.peer import Task
     from profiling.peers.worker import Worker
 
-    workload, workers = run.data["workload"], {}
-    tokens = max(workload["contexts"]) + SETTLE + workload["steps"] + 1
+    engines, workers = run.record.engines, dict[str, Worker]()
+    tokens = max(workload.contexts) + WARM_UP + workload.steps + 1
     try:
-        engines = run.data["engines"]
         for number, (name, entry) in enumerate(engines.items()):
-            if entry["status"] == "measured":
+            if entry.status == "measured":
                 progress(f"preparing {name}", number, len(engines))
-                converted = folder / f"{entry['package']}-{entry['version']}"
+                converted = folder / f"{entry.package}-{entry.version}"
                 converted.mkdir(parents=True, exist_ok=True)
-                task = Task(name, config, workload["seed"], converted, workload["threads"], tokens)
+                task = Task(name, config, workload.seed, converted, workload.threads, tokens)
                 try:
                     workers[name] = Worker(task)
                 except RuntimeError as error:
-                    entry |= {"status": "left out", "reason": str(error)}
+                    _leave_out(run, name, error)
         yield workers
     finally:
         for worker in workers.values():
             worker.close()
 
 
-def _measure(run: RunFolder, workers: dict[str, Worker], config: GPTConfig, progress: ProgressLine) -> None:
+def _leave_out(run: RunFolder[PeersRecord], name: str, error: Exception) -> None:
+    from profiling.results.record import replaced
+
+    engines = run.record.engines
+    engines[name] = replaced(engines[name], status="left out", reason=str(error))
+
+
+def _measure(
+    run: RunFolder[PeersRecord],
+    workload: PeersWorkload,
+    workers: dict[str, Worker],
+    config: GPTConfig,
+    progress: ProgressLine,
+) -> None:
     """One visit per engine, context and round. An engine that fails is left out from then on."""
     from profiling.measure.rounds import in_rounds
-    from profiling.peers.visits import Engine
+    from profiling.peers.visits import EngineVisit
 
-    data, workload, entropy = run.data, run.data["workload"], run.data["entropy"]
+    record = run.record
 
     def leave(name: str, error: Exception) -> None:
         if not isinstance(error, RuntimeError):  # which holds the engine's own words
             raise error
-        data["engines"][name] |= {"status": "left out", "reason": str(error)}
+        _leave_out(run, name, error)
         workers.pop(name).close()
 
     visits = [
-        Engine(
-            name, worker, n, SETTLE, workload["steps"], config.vocab_size, data["entropy"], data["samples"]
+        EngineVisit(
+            name, worker, n, WARM_UP, workload.steps, config.vocab_size, record.entropy, record.samples
         )
         for name, worker in workers.items()
-        for n in workload["contexts"]
+        for n in workload.contexts
     ]
-    rounds = workload["rounds"]
-    for done in in_rounds(visits, entropy, range(rounds), leave):
+    for done in in_rounds(visits, record.entropy, range(workload.rounds), leave):
         if done.is_integer():
             run.save()
-            progress("rounds", int(done), rounds)
+            progress("rounds", int(done), workload.rounds)
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from profiling.forecast.engines import ENGINES, OURS, Engine, Mode
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.scope import why_not
 from profiling.forecast.step import Prediction, Setup, host_us, predict
+from profiling.results.record.page import Sentence
 from profiling.sizing.read_shape import read_shape
-from reports.page import Sentence
 from reports.printers.console import print_blocks
 from variants.errors import UserError
 

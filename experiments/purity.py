@@ -12,20 +12,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from reports.experiment import curves
-from reports.page import Table
-from reports.pictures import Curves
+from profiling.results.record import Agreement, Model, Purity, PurityRecord
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
-
-if TYPE_CHECKING:
-    from profiling.gate.purity import Purity
 
 EXAMPLES = ("", "--quick", "--model gpt2 --context 4,16,64")
 PROMPT, NEW = 4, 12  # the third article's
@@ -46,22 +41,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.measured import model_on_device
     from profiling.gate.purity import agreement, measure
     from profiling.measure.environment import environment
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     model, device = model_on_device(arguments)
     contexts = _contexts(arguments, model.config)
     if arguments.model in PRESETS:
         model = attentive(model)
-    run = RunFolder.create(arguments.out, "purity", device.type)
+    run = RunFolder.create(arguments.out, PurityRecord, device.type)
     found = {kind: [measure(model, kind, n, arguments.seed) for n in contexts] for kind in WORDS}
     new = min(NEW, model.config.n_ctx - PROMPT)
     rungs = agreement(model, arguments.precision, PROMPT, new, arguments.seed)
-    run.data |= {
-        "environment": environment(device),
-        "model": {"name": arguments.model, "precision": arguments.precision, **asdict(model.config)},
-        "purity": {kind: [asdict(row) for row in rows] for kind, rows in found.items()},
-        "agreement": rungs,
-    }
+    run.update(
+        environment=environment(device),
+        model=Model(arguments.model, arguments.precision, model.config),
+        purity=found,
+        agreement=rungs,
+    )
     return conclude(arguments, __doc__ or "", run, outcome(found, rungs, arguments.precision))
 
 
@@ -80,21 +75,23 @@ def _contexts(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 # -- what is shown ----------------------------------------------------------------------------
 
 
-def outcome(found: dict[str, list[Purity]], rungs: dict[str, dict[str, Any]], precision: str) -> Outcome:
+def outcome(found: dict[str, list[Purity]], rungs: dict[str, Agreement], precision: str) -> Outcome:
     tables = [_rows_table(found), _changes_table(found), _agreement_table(rungs, precision)]
     causal, unmasked, norm = (found[kind] for kind in WORDS)
     lines = {
         WORDS[kind]: [(float(r.context), r.drift) for r in rows if r.drift > 0]
         for kind, rows in found.items()
     }
-    figure = curves(
+    figure = Figure(
         "purity",
         "Largest difference of cached and recomputed logits after one more token.",
-        Curves(
-            "tokens before the appended one",
-            "max |cached - recomputed|",
-            {name: points for name, points in lines.items() if points},
-        ),
+        [
+            Curves(
+                "tokens before the appended one",
+                "max |cached - recomputed|",
+                {name: points for name, points in lines.items() if points},
+            )
+        ],
     )
     statements = [*_mask_statements(causal, unmasked, norm), *_agreement_statements(rungs, precision)]
     first = unmasked[0]
@@ -132,9 +129,9 @@ def _mask_statements(causal: list[Purity], unmasked: list[Purity], norm: list[Pu
     ]
 
 
-def _agreement_statements(rungs: dict[str, dict[str, Any]], precision: str) -> list[Check]:
-    same = all(rung["same_tokens"] for rung in rungs.values())
-    worst = max(rung["max"] for rung in rungs.values())
+def _agreement_statements(rungs: dict[str, Agreement], precision: str) -> list[Check]:
+    same = all(rung.same_tokens for rung in rungs.values())
+    worst = max(rung.max for rung in rungs.values())
     near = precision == "float64" and worst < NEAR_ROUNDING
     why = "" if precision == "float64" else f"in {precision}"
     return [
@@ -182,8 +179,8 @@ def _changes_table(found: dict[str, list[Purity]]) -> Table:
     return Table(columns, rows, title=title)
 
 
-def _agreement_table(rungs: dict[str, dict[str, Any]], precision: str) -> Table:
-    rows = [(name, f"{r['max']:.3e}", "yes" if r["same_tokens"] else "no") for name, r in rungs.items()]
+def _agreement_table(rungs: dict[str, Agreement], precision: str) -> Table:
+    rows = [(name, f"{r.max:.3e}", "yes" if r.same_tokens else "no") for name, r in rungs.items()]
     title = f"Cached against naive, {precision}, the same greedy tokens fed to both"
     return Table(("rung", "max |difference|", "same tokens"), rows, title=title)
 

@@ -17,8 +17,12 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
+from msgspec.structs import asdict as fields
+
 from experiments.shared.cli import integers, plain_parser, run
 from experiments.shared.reproduced import sizing_checks
+from profiling.results.record import FittingPlan, Model, SizedModel, Sizing, SizingRecord
+from profiling.results.record.page import Block, Bullets
 from profiling.sizing.capacity import GIB, Plan, doubling, plan
 from profiling.sizing.model_shape import (
     KV_FORMATS,
@@ -29,7 +33,6 @@ from profiling.sizing.model_shape import (
     longest_context,
 )
 from profiling.sizing.read_shape import read_shape
-from reports.page import Block, Bullets
 from variants.errors import UserError
 
 EXAMPLES = (
@@ -147,22 +150,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared import claims
     from experiments.shared import sizing_page as parts
     from experiments.shared.outcome import page_of, publish
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
     overtaken = {batch: overtakes(shape, kv, batch) for batch in batches}
-    result = {
-        "model": asdict(shape),
-        "kv_dtype": kv_name,
-        "kv_bytes_per_token": kv_token_bytes(shape, kv),
-        "cache_bytes": {n: {b: kv_bytes(shape, n, kv, b) for b in batches} for n in contexts},
-        "overtakes_weights_at_tokens": overtaken,
-        "doubling": doubling(shape, kv, contexts[0]),
-        "plan": {n: asdict(fits) for n, fits in plans.items()},
-        "vllm": command,
-    }
-    folder = RunFolder.create(arguments.out, "sizing", "any")
-    folder.data |= {"model": {"name": shape.name}, "sizing": result, "claims": claims.rows(checks)}
+    sizing = Sizing(
+        model=SizedModel(**asdict(shape)),
+        kv_dtype=kv_name,
+        kv_bytes_per_token=kv_token_bytes(shape, kv),
+        cache_bytes={n: {b: kv_bytes(shape, n, kv, b) for b in batches} for n in contexts},
+        overtakes_weights_at_tokens=overtaken,
+        doubling=doubling(shape, kv, contexts[0]),
+        plan={n: FittingPlan(**asdict(fits)) for n, fits in plans.items()},
+        vllm=command,
+    )
+    folder = RunFolder.create(arguments.out, SizingRecord, "any")
+    folder.update(model=Model(shape.name), sizing=sizing, claims=claims.rows(checks))
     outgrown = list(parts.outgrown(overtaken))
     verdict = (
         claims.verdict("the published sizes follow from the formula", checks) if checks else outgrown[-1]
@@ -177,7 +180,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     plan_section = [parts.plan_section(shape, plans, memory, command)] if plans else []
     page = page_of(__doc__ or "", folder, verdict, measured, plan_section)
-    return publish(arguments, folder, page, **result, claims=folder.data["claims"], verdict=verdict)
+    return publish(arguments, folder, page, **fields(sizing), claims=folder.record.claims, verdict=verdict)
 
 
 def _command(shape: ModelShape, kv_name: str, plans: dict[int, Plan], utilisation: float) -> str | None:

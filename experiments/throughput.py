@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.claims import measured
@@ -22,11 +23,10 @@ from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_o
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost import work
-from profiling.measure.workload import Workload
 from profiling.results.generations import Loops
-from reports.experiment import curves
-from reports.page import Table
-from reports.pictures import Curves
+from profiling.results.record import ThroughputRecord, WatchedLoop, Workload
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE
@@ -62,18 +62,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     workload = replace(workload, rounds=arguments.rounds or (1 if arguments.quick else 3), prompt=prompt)
     workload = replace(workload, contexts=(max(1, longest - workload.tokens_after),))
 
-    def measure(runner: Runner) -> None:
-        runner.record["counted"] = {
-            case.name: _counted(case.decoder, runner, prompt, new[0])
-            for case in runner.cases
-            if case.name in ("naive", BASELINE)
-        }
+    def measure(runner: Runner[ThroughputRecord]) -> None:
+        watched = [case for case in runner.cases if case.name in ("naive", BASELINE)]
+        counted = {case.name: _counted(case.decoder, runner, prompt, new[0]) for case in watched}
+        runner.run.update(counted=counted, new=new)
         runner.time_generations(prompt, new[-1], workload.rounds)
         if whole:
             runner.time_generations(WHOLE_PROMPT, whole, 1)
 
-    runner = proven_runner(arguments, "throughput", model, workload, variants, measure)
-    runner.record["new"] = new
+    runner = proven_runner(arguments, ThroughputRecord, model, workload, variants, measure)
     return conclude(arguments, __doc__ or "", runner.run, outcome(Loops(runner.record, config), whole))
 
 
@@ -100,7 +97,7 @@ def _new(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     return new
 
 
-def _counted(decoder: Decoder, runner: Runner, prompt: int, new: int) -> dict[str, int]:
+def _counted(decoder: Decoder, runner: Runner[ThroughputRecord], prompt: int, new: int) -> WatchedLoop:
     """One untimed loop, watched: positions that entered the first block, and multiply-accumulates."""
     from profiling.cost.matmul_counter import MatmulCounter
 
@@ -117,7 +114,7 @@ def _counted(decoder: Decoder, runner: Runner, prompt: int, new: int) -> dict[st
                 decoder.advance()
     finally:
         handle.remove()
-    return {"new": new, "tokens": positions[0], "macs": counter.macs}
+    return WatchedLoop(new, positions[0], counter.macs)
 
 
 # -- from the record to what is shown ---------------------------------------------------------
@@ -130,10 +127,10 @@ def outcome(loops: Loops, whole: int | None) -> Outcome:
     if not whole:
         notes.append(f"left out by --quick: {', '.join(missing)} new tokens, 1,016, sdpa; {PROVEN_BRIEFLY}")
     lines = {name: [(n, loops.rate(name, n)) for n in loops.new] for name in loops.timed}
-    figure = curves(
+    figure = Figure(
         "throughput",
         f"Tokens a second of whole generations after a prompt of {loops.prompt} tokens.",
-        Curves("new tokens", "tokens/s", lines),
+        [Curves("new tokens", "tokens/s", lines)],
     )
     what = (
         f"{last} new tokens come {loops.speedup(last):.1f}x faster with the cache, "
@@ -161,17 +158,17 @@ def _rates_table(loops: Loops) -> Table:
 
 def _work_table(loops: Loops) -> Table:
     """Tokens and FLOPs by formula; `counted` says whether a watched run did the same."""
-    peak, last = loops.record["ceilings"]["matmul_flop_per_s"], loops.new[-1]
+    peak, last = loops.matmul_flop_per_s, loops.new[-1]
     rows = []
-    for name, counted in loops.record["counted"].items():
-        expected = loops.work(name, counted["new"]) * loops.batch
-        same = (expected.tokens, work.macs(loops.config, expected)) == (counted["tokens"], counted["macs"])
+    for name, counted in loops.record.counted.items():
+        expected = loops.work(name, counted.new) * loops.batch
+        same = (expected.tokens, work.macs(loops.config, expected)) == (counted.tokens, counted.macs)
         rate = loops.flop_rate(name, last)
         rows.append(
             (
                 name,
                 f"{loops.work(name, last).tokens:,}",
-                "equal" if same else f"not: {counted['tokens']:,}",
+                "equal" if same else f"not: {counted.tokens:,}",
                 f"{loops.flops(name, last) / 1e9:,.1f}",
                 f"{rate / 1e9:.1f}",
                 f"{rate / peak:.1%}",

@@ -19,8 +19,8 @@ from profiling.forecast.constants import Constant, Values
 from profiling.forecast.engines import Mode
 from profiling.forecast.fit import WITHIN, Held, after_an_anchor, cross_validate, fit, measured
 from profiling.forecast.step import Limit
-from profiling.results.record import write_atomically
-from reports.page import Block, Page, Section, Sentence, Table
+from profiling.results.folder import write_atomically
+from profiling.results.record.page import Block, Page, Section, Sentence, Table
 from reports.printers.console import show
 from reports.printers.markdown import markdown
 from variants.errors import UserError

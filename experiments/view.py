@@ -88,9 +88,10 @@ def traces_of(path: Path) -> list[Path]:
         if not head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith((b"{", b"[", b"\x1f\x8b")):
             raise UserError(f"{path}: not a trace: neither JSON nor gzip")
         return [path]
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
+    from profiling.results.record import Record
 
-    folder = RunFolder.load(path).traces
+    folder = RunFolder.load(path, Record).traces
     found = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
     if not found:
         raise UserError(f"{folder}: no traces; this run was not traced, or they were removed")

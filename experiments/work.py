@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Literal
+
+from msgspec.structs import asdict as fields
 
 from experiments.shared.cli import common_parser, run
 from experiments.shared.reproduced import work_checks
 from profiling.cost import work
-from reports.experiment import curves
-from reports.page import Figure, Table
-from reports.pictures import Curves
+from profiling.results.record import CountedPass, Model, StepCounts, WorkRecord
+from profiling.results.record.page import Figure, Table
+from profiling.results.record.pictures import Curves
 from variants.backends.backend import MODULES
 from variants.config import GPTConfig
 from variants.errors import UserError
@@ -36,23 +38,6 @@ EXAMPLES = ("", "--quick", "--model gpt2-xl --context 10,1000 --precision bfloat
 PROMPT, NEW = 10, 512  # the first article's longest generation
 
 
-@dataclass(frozen=True)
-class Counted:
-    """One pass of one rung: MACs and matrix multiplications by formula and as executed."""
-
-    variant: str
-    what: str
-    context: int
-    formula_macs: int
-    executed_macs: int
-    formula_calls: int
-    executed_calls: int
-
-    @property
-    def agrees(self) -> bool:
-        return (self.formula_macs, self.formula_calls) == (self.executed_macs, self.executed_calls)
-
-
 def eager_rungs(precision: str) -> list[Variant]:
     """Rungs whose operations can be watched one by one, and that store the weights as the first does."""
     return [
@@ -63,7 +48,7 @@ def eager_rungs(precision: str) -> list[Variant]:
     ]
 
 
-def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int) -> Iterator[Counted]:
+def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int) -> Iterator[CountedPass]:
     """Execute a prefill and a step of this rung at each context, and count."""
     import torch
 
@@ -77,7 +62,7 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
     calls = work.matmul_calls(config, variant.attention.matmuls)
     for n in contexts:
         tokens = torch.arange(n * batch, device=model.device).view(batch, n) % config.vocab_size
-        passes = {
+        passes: dict[Literal["prefill", "step"], work.Work] = {
             "prefill": work.forward(n, past=decoder.bucket(n - 1) - n, logits=last),
             "step": work.step_work(variant, n, decoder.bucket(n)),
         }
@@ -85,7 +70,7 @@ def count_rung(variant: Variant, model: GPT, contexts: Sequence[int], batch: int
             with MatmulCounter() as counted:
                 decoder.prefill(tokens) if what == "prefill" else decoder.advance()
             macs = work.macs(config, expected * batch)
-            yield Counted(variant.name, what, n, macs, counted.macs, calls, counted.calls)
+            yield CountedPass(variant.name, what, n, macs, counted.macs, calls, counted.calls)
 
 
 def steps_table(config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, batch: int) -> Table:
@@ -115,7 +100,7 @@ def loops_table(config: GPTConfig) -> Table:
     return Table(("loop", "tokens processed", "MACs", "share"), rows, title=title)
 
 
-def counted_table(counts: Sequence[Counted]) -> Table:
+def counted_table(counts: Sequence[CountedPass]) -> Table:
     """What a real run executed at the largest context; at how many contexts the formula says the same."""
     largest = max(row.context for row in counts)
     title = f"Executed in a real run, at context {largest:,}"
@@ -128,20 +113,17 @@ def counted_table(counts: Sequence[Counted]) -> Table:
     return Table(("rung", "pass", "matmuls", "MACs", "by formula", "agree"), rows, 2, title)
 
 
-def steps_figure(steps: dict[int, dict[str, int]]) -> Figure:
+def steps_figure(steps: dict[int, StepCounts]) -> Figure:
     """What one step executes and reads, over context."""
     lines = {
-        name: [(n, step[key] / 1e6) for n, step in steps.items()]
-        for name, key in (
-            ("MACs, no cache", "naive_macs"),
-            ("MACs, cached", "cached_macs"),
-            ("bytes read, cached", "read_bytes"),
-        )
+        "MACs, no cache": [(n, step.naive_macs / 1e6) for n, step in steps.items()],
+        "MACs, cached": [(n, step.cached_macs / 1e6) for n, step in steps.items()],
+        "bytes read, cached": [(n, step.read_bytes / 1e6) for n, step in steps.items()],
     }
-    return curves(
+    return Figure(
         "work",
         "Multiply-accumulates and bytes of one step: without a cache the first grow with the text.",
-        Curves("context, tokens in the cache", "millions", lines),
+        [Curves("context, tokens in the cache", "millions", lines)],
     )
 
 
@@ -165,13 +147,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.outcome import Outcome, conclude
     from experiments.shared.setup import device_for, model_for
     from profiling.measure.environment import environment
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     device = device_for(arguments.device)
     model = model_for(arguments, device)
     config, dtype_bytes = model.config, model.dtype.itemsize
     contexts = contexts_for(arguments, config)
-    folder = RunFolder.create(arguments.out, "work", device.type)
+    folder = RunFolder.create(arguments.out, WorkRecord, device.type)
 
     watched = contexts[:1] if arguments.quick else contexts
     counts = [
@@ -181,16 +163,19 @@ def main(argv: Sequence[str] | None = None) -> int:
     ]
     checks = work_checks()
     steps = {
-        n: {
-            "naive_macs": work.naive_step_macs(config, n + 1, arguments.batch),
-            "cached_macs": work.step_macs(config, n, arguments.batch),
-            "read_bytes": work.step_bytes(config, n, dtype_bytes, dtype_bytes, arguments.batch),
-        }
+        n: StepCounts(
+            work.naive_step_macs(config, n + 1, arguments.batch),
+            work.step_macs(config, n, arguments.batch),
+            work.step_bytes(config, n, dtype_bytes, dtype_bytes, arguments.batch),
+        )
         for n in contexts
     }
-    executed = [{**asdict(counted), "agrees": counted.agrees} for counted in counts]
-    result = {"model": asdict(config), "steps": steps, "executed": executed}
-    folder.data |= {"environment": environment(device), "model": {"name": arguments.model}, "work": result}
+    folder.update(
+        environment=environment(device),
+        model=Model(arguments.model, shape=config),
+        steps=steps,
+        executed=counts,
+    )
     agreeing = sum(counted.agrees for counted in counts)
     outcome = Outcome(
         f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
@@ -206,7 +191,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         also=agreeing == len(counts),
         counted="figures as published",
     )
-    return conclude(arguments, __doc__ or "", folder, outcome, **result)
+    executed = [{**fields(counted), "agrees": counted.agrees} for counted in counts]
+    return conclude(
+        arguments, __doc__ or "", folder, outcome, model=asdict(config), steps=steps, executed=executed
+    )
 
 
 if __name__ == "__main__":

@@ -11,21 +11,21 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import orjson
+import msgspec
 
 from profiling.analysis import timeline as op_by_op
+from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder, write_atomically
+from profiling.results.record import FloorRecord, Record
+from profiling.results.record.page import Page
+from profiling.results.record.pictures import Steps
 from profiling.results.verdict import verdict
-from reports import experiment
-from reports.page import Page
 from reports.sections import sections
 from reports.study import Study
 from reports.write import write
 from variants.command import run
-from variants.errors import UserError
+from variants.errors import UserError, one_line
 
 
 def build(path: Path) -> None:
@@ -33,49 +33,49 @@ def build(path: Path) -> None:
 
     Raises UserError where the folder holds no run, or nothing to show yet, or cannot be written.
     """
-    run = RunFolder.load(path)
-    if run.data["experiment"] == "floor":
-        write(path, page(study(run, _timeline(run))))
+    record = RunFolder.load(path, Record).record
+    if isinstance(record, FloorRecord):
+        floor = RunFolder(path, record)
+        write(path, page(study(floor, _timeline(floor))))
         return
-    try:
-        kept = experiment.kept(run.data)
-    except (KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path / 'run.json'}: its page cannot be read ({error!r})") from error
-    if kept is None:
+    if record.page is None:
         raise UserError(
             f"{path} keeps no page: its experiment is still running, or was interrupted, or is of a version "
             "that kept none"
         )
-    write(path, kept)
+    write(path, record.page)
 
 
-def study(run: RunFolder, timeline: dict[str, Any] | None = None) -> Study:
+def study(run: RunFolder[FloorRecord], timeline: Steps | None = None) -> Study:
     """What the sections are made from."""
-    measured = Measured(run.data)
+    measured = Measured(run.record)
     traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
     return Study(measured, verdict(measured), str(run.path), traces, timeline)
 
 
 def page(study: Study) -> Page:
     """The report of a floor study."""
-    model = study.record.get("model", {}).get("name", "unknown model")
-    device = study.record.get("environment", {}).get("device_name", "unknown device")
+    record = study.record
+    model = record.model.name if record.model else "unknown model"
+    device = record.environment.device_name if record.environment else "unknown device"
     return Page(f"The decode floor of {model} on {device}", sections(study))
 
 
-def _timeline(run: RunFolder) -> dict[str, Any] | None:
+def _timeline(run: RunFolder[FloorRecord]) -> Steps | None:
     """From the traces, kept as small data beside the figures; from there where the traces are gone."""
     kept = run.path / "figures" / "timeline.json"
     made = op_by_op.timeline(run)
     if made is not None:
         try:
             kept.parent.mkdir(exist_ok=True)
-            write_atomically(kept, orjson.dumps(made))
+            write_atomically(kept, msgspec.json.encode(made))
         except OSError as error:
             raise UserError(f"{run.path}: cannot be written ({error.strerror or error})") from error
         return made
-    stored: dict[str, Any] | None = orjson.loads(kept.read_bytes()) if kept.exists() else None
-    return stored
+    try:
+        return msgspec.json.decode(kept.read_bytes(), type=Steps) if kept.exists() else None
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise UserError(f"{kept}: {one_line(error)}; remove it, or make it from the traces") from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from profiling.results.record import write_atomically
+from profiling.results.folder import write_atomically
+from profiling.results.record.page import Block, Bullets, Figure, Page, Section, Sentence, Table
+from profiling.results.record.pictures import DrawnStep, OpRow, Steps
 from reports.numbers import code
-from reports.page import Block, Bullets, Figure, Page, Section, Sentence, Table
-from reports.pictures import Steps
 from reports.write import write
 from variants.errors import UserError
 
@@ -169,19 +169,16 @@ def _figure(entry: Entry, number: int, picture: Entry) -> list[Figure]:
         return []
     kinds = list(dict.fromkeys(kind for row in picture["rows"] for _, _, kind in row["bars"]))
     rows = [
-        {
-            "label": row["label"],
-            "bars": [[at, length, kinds.index(kind), -1] for at, length, kind in row["bars"]],
-        }
+        OpRow(row["label"], [(at, length, kinds.index(kind), -1) for at, length, kind in row["bars"]])
         for row in picture["rows"]
     ]
-    host: list[Any] = next((row["bars"] for row in rows if row["label"] == "host ops"), [])
-    others = [row for row in rows if row["label"] != "host ops"]
-    shown = {"variant": "host ops", "length_us": picture["length_us"], "host": [host], "rows": others}
+    host = next((row.bars for row in rows if row.label == "host ops"), [])
+    others = [row for row in rows if row.label != "host ops"]
+    shown = DrawnStep("host ops", picture["length_us"], [host], others)
     lasted = f"{picture['length_us']:.1f} us"
     alt = f"One step of {lasted}: its host ops, calls, device work and waits. {entry['reading']}."
     caption = f"{code(picture['name'])}, {lasted} from the earlier to the later end of host and device."
-    return [Figure(f"step_{number + 1}", alt, caption, Steps(kinds, [], [shown]))]
+    return [Figure(f"step_{number + 1}", caption, Steps(kinds, [], [shown]), alt)]
 
 
 def _every_step(entry: Entry) -> list[Section]:

@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 
+from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder, write_atomically
+from profiling.results.record import FloorRecord
 from reports.build import study
 from reports.numbers import UNKNOWN, number
 from reports.sections.answer import said
@@ -25,7 +26,7 @@ README = Path("README.md")
 BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
 
 
-def picture(run: RunFolder) -> str:
+def picture(run: RunFolder[FloorRecord]) -> str:
     """The ladder figure with the report's own alt text."""
     shown = re.search(r"!\[[^\]]*\]\(figures/ladder\.png\)", (run.path / "report.md").read_text("utf-8"))
     if shown is None:
@@ -33,43 +34,45 @@ def picture(run: RunFolder) -> str:
     return shown.group().replace("(figures/", f"({run.path.as_posix()}/figures/")
 
 
-def source(run: RunFolder) -> str:
+def source(run: RunFolder[FloorRecord]) -> str:
     """Where the numbers come from, and how long they took."""
-    where, workload = run.data["environment"], run.data["workload"]
+    record = run.record
+    where, workload, model = record.environment, record.workload, record.model
+    if where is None or workload is None or model is None:
+        raise UserError(f"{run.path} was interrupted before it measured anything")
     minutes = "unknown time"
-    if "finished" in run.data:
-        took = datetime.fromisoformat(run.data["finished"]) - datetime.fromisoformat(run.data["started"])
+    if record.finished is not None:
+        took = datetime.fromisoformat(record.finished) - datetime.fromisoformat(record.started)
         minutes = f"{number(took.total_seconds() / 60, 2)} minutes"
     return (
-        f"From the committed [report]({run.path.as_posix()}/report.md): {run.data['model']['name']}, "
-        f"{run.data['model']['precision']}, batch {workload['batch']}, {workload['rounds']} interleaved "
-        f"rounds on {where['cpu']} ({where['simd']}, {where['cores']} cores), {minutes}. "
-        "Times of one table compare by ratio only."
+        f"From the committed [report]({run.path.as_posix()}/report.md): {model.name}, {model.precision}, "
+        f"batch {workload.batch}, {workload.rounds} interleaved rounds on {where.cpu} ({where.simd}, "
+        f"{where.cores} cores), {minutes}. Times of one table compare by ratio only."
     )
 
 
-def table(run: RunFolder) -> str:
+def table(run: RunFolder[FloorRecord]) -> str:
     """Every measured rung: what it changed, its step per context, and its memory floor."""
-    measured = Measured(run.data)
+    measured = Measured(run.record)
     heads = ["variant", "what changed", *(f"ctx {n}, ms" for n in measured.contexts), "memory floor, ms"]
     lines = [f"| {' | '.join([*heads, '× floor'])} |", f"|---|---|{'---:|' * (len(heads) - 1)}"]
-    for row in measured.ladder():
-        if not row["measured"]:
+    for rung in measured.ladder():
+        if not rung.measured:
             continue
-        change = f"{row['difference'][0]}: {row['difference'][2]}" if row["difference"] else "root: no cache"
-        steps = [number(step["median"]) if step else UNKNOWN for step in row["steps"].values()]
-        ratio = number(row["ratio_to_memory_floor"].mid) if row["ratio_to_memory_floor"] else UNKNOWN
-        cells = [f"`{row['variant']}`", change, *steps, number(row["memory_floor_ms"]), ratio]
+        change = f"{rung.difference.slot}: {rung.difference.after}" if rung.difference else "root: no cache"
+        steps = [number(step.median) if step else UNKNOWN for step in rung.steps.values()]
+        ratio = number(rung.ratio_to_memory_floor.mid) if rung.ratio_to_memory_floor else UNKNOWN
+        cells = [f"`{rung.variant}`", change, *steps, number(rung.memory_floor_ms), ratio]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def judged(run: RunFolder) -> str:
+def judged(run: RunFolder[FloorRecord]) -> str:
     """The report's answer: for a manager, and to check."""
     return "\n\n".join(sentence.text for sentence in said(study(run)))
 
 
-PARTS: dict[str, Callable[[RunFolder], str]] = {
+PARTS: dict[str, Callable[[RunFolder[FloorRecord]], str]] = {
     "picture": picture,
     "source": source,
     "table": table,
@@ -77,7 +80,7 @@ PARTS: dict[str, Callable[[RunFolder], str]] = {
 }
 
 
-def filled(text: str, run: RunFolder) -> str:
+def filled(text: str, run: RunFolder[FloorRecord]) -> str:
     """The text with every block made anew."""
     return BLOCK.sub(lambda block: f"{block[1]}{PARTS[block[2]](run)}\n{block[3]}", text)
 
@@ -85,7 +88,7 @@ def filled(text: str, run: RunFolder) -> str:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m reports.readme", description="Put a run into README.md.")
     parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
-    published = RunFolder.load(parser.parse_args(argv).run)
+    published = RunFolder.load(parser.parse_args(argv).run, FloorRecord)
     write_atomically(README, filled(README.read_text("utf-8"), published).encode())
 
 

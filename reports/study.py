@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from profiling.results.metrics import Measured
+from profiling.results.record import Entry, Measurement
+from profiling.results.record.pictures import Steps
 from profiling.results.verdict import Verdict
 
 
@@ -18,16 +19,15 @@ class Study:
     judged: Verdict
     folder: str
     traces: Sequence[str] = ()
-    timeline: dict[str, Any] | None = None
+    timeline: Steps | None = None
 
     @property
-    def record(self) -> dict[str, Any]:
+    def record(self) -> Measurement:
         return self.measured.record
 
     @property
-    def variants(self) -> dict[str, dict[str, Any]]:
-        found: dict[str, dict[str, Any]] = self.record["variants"]
-        return found
+    def variants(self) -> dict[str, Entry]:
+        return self.record.variants
 
     @property
     def timed(self) -> list[str]:

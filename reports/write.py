@@ -6,10 +6,10 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from profiling.results.record import write_atomically
+from profiling.results.folder import write_atomically
+from profiling.results.record.page import Page
 from reports.drawing import draw
 from reports.drawing.look import for_page, png, svg
-from reports.page import Page
 from reports.printers.html import html
 from reports.printers.markdown import markdown
 from variants.errors import UserError

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import Measurement
 from reports.build import page, study
 from reports.printers.markdown import markdown
 
@@ -30,7 +31,7 @@ def copied(target: Path, change: Callable[[Record], object] = lambda record: Non
 
 def text_of(path: Path) -> str:
     """report.md as `build` would write it, without the pictures."""
-    run = RunFolder.load(path)
+    run = RunFolder.load(path, Measurement)
     return markdown(page(study(run)))
 
 

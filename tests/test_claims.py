@@ -42,7 +42,7 @@ def test_a_claim_holds_only_if_everything_holds() -> None:
     assert claims.verdict("it", [right], also=False).startswith("Claim does not hold")
     broken = claims.verdict("it", [right, wrong])
     assert broken == "Claim does not hold here: it (1 of 2 figures as published; not toy.ratio)."
-    assert [row["holds"] for row in claims.rows([right, wrong])] == [True, False]
+    assert [claim.holds for claim in claims.rows([right, wrong])] == [True, False]
     assert [row[-2] for row in claims_table(claims.rows([right, wrong])).rows] == ["yes", "no"]
 
 

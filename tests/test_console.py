@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 import threading
 from collections.abc import Callable
@@ -17,8 +18,9 @@ from rich.console import Console
 from experiments import floor
 from experiments.shared import progress
 from experiments.shared.progress import ProgressLine
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import FloorRecord, decoded
 from reports.build import study
 from reports.printers.console import print_blocks, rich_tables, show, show_section
 from reports.sections.brief import brief, expected, ladder_table
@@ -37,8 +39,7 @@ def printed(draw: Callable[[Console], Any], width: int = 80) -> str:
 @pytest.fixture
 def run() -> RunFolder:
     """The committed run as a big model on a slow machine would fill it: long names, long numbers."""
-    run = RunFolder.load(GOLDEN)
-    data = run.data
+    data = json.loads((GOLDEN / "run.json").read_text())
     data["workload"]["contexts"] = [10, 40, 500, 1000, 2000]
     for sample in [s for s in data["samples"] if s["context"] == 40]:
         for context in (500, 1000, 2000):
@@ -52,7 +53,7 @@ def run() -> RunFolder:
     for sample in data["samples"]:
         sample["variant"] = LONG if sample["variant"] == "onelaunch" else sample["variant"]
     data["variants"]["bf16"].update(status="failed", reason="a reason of many words " * 8)
-    return run
+    return RunFolder(GOLDEN, decoded(json.dumps(data).encode(), GOLDEN))
 
 
 def summary(console: Console, run: RunFolder) -> None:
@@ -60,7 +61,7 @@ def summary(console: Console, run: RunFolder) -> None:
 
 
 def live(run: RunFolder) -> Any:
-    table = ladder_table(Measured(run.data))
+    table = ladder_table(Measured(run.record))
     return rich_tables(table, 80)[0] if table else None
 
 
@@ -83,12 +84,12 @@ def test_tables_fit_80_columns_and_are_plain(name: str, run: RunFolder) -> None:
 def test_no_number_and_no_name_is_cut(run: RunFolder) -> None:
     text = printed(lambda console: summary(console, run))
     assert text.count(f" {LONG} ") == text.count(" naive ") > 1  # what does not fit goes on below
-    for context in run.data["workload"]["contexts"]:
+    for context in run.record.workload.contexts:
         assert f"ctx {context}" in text
 
 
 def test_live_ladder_before_anything_is_measured(run: RunFolder) -> None:
-    run.data["samples"] = []
+    run.update(samples=[])
     assert live(run) is None
 
 
@@ -177,7 +178,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("TERM", "xterm-256color")
     out = Terminal()
-    run = RunFolder.load(GOLDEN)
+    run = RunFolder.load(GOLDEN, FloorRecord)
     summary(Console(file=out, width=80, highlight=False), run)
     codes = {part.split("m")[0] for part in out.getvalue().split(f"{ESCAPE}[")[1:]}
     assert codes <= {"0", "1", "2", "3", "1;2"}, codes

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
+from profiling.results.record.pictures import Curves
 from reports.drawing import draw
 from reports.drawing.curves import spread
-from reports.pictures import Curves
 
 CURVES = {"naive": [(10, 150.0), (1000, 3000.0)]} | {
     f"onelaunch-rung{n}": [(10, 45 + n / 50), (1000, 48 - n / 40)] for n in range(20)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import shlex
@@ -16,8 +17,9 @@ import torch
 from floor_run import GOLDEN
 
 from experiments.__main__ import questions
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import FloorRecord
 from reports import readme
 from reports.numbers import number
 from variants.config import PRESETS
@@ -121,10 +123,10 @@ def site(tmp_path_factory) -> Path:
 
 
 def test_numbers_come_from_the_record(site: Path) -> None:
-    measured = Measured(RunFolder.load(GOLDEN).data)
+    measured = Measured(RunFolder.load(GOLDEN, FloorRecord).record)
     page = (site / "the-floor.html").read_text()
     steps = measured.step_quantiles("cat", measured.contexts[0])
-    assert steps and f"{number(steps['median'])} ms at context {measured.contexts[0]}" in page
+    assert steps and f"{number(steps.median)} ms at context {measured.contexts[0]}" in page
     assert "not measured: " in page  # no CUDA graph in a record of a CPU
     assert "{{" not in page
 
@@ -157,7 +159,7 @@ def test_without_a_run_the_fullest_published_floor_is_taken(tmp_path: Path, monk
     monkeypatch.setattr(numbers, "PUBLISHED", tmp_path)
     with pytest.raises(numbers.PluginError, match="no record in"):
         numbers.record_folder()
-    record = RunFolder.load(GOLDEN).data
+    record = json.loads((GOLDEN / "run.json").read_text())
     few = {"cat": record["variants"]["cat"]}
     for name, started, experiment, variants in (
         ("a", "2026-02", "floor", record["variants"]),
@@ -167,7 +169,7 @@ def test_without_a_run_the_fullest_published_floor_is_taken(tmp_path: Path, monk
     ):
         (tmp_path / name).mkdir()
         made = {"started": started, "experiment": experiment, "variants": variants}
-        RunFolder(tmp_path / name, {**record, **made}).save()
+        (tmp_path / name / "run.json").write_text(json.dumps({**record, **made}))
     assert numbers.record_folder() == tmp_path / "a"
 
 
@@ -190,9 +192,9 @@ def collected(files: list[str], chosen: str) -> dict[str, str]:
 def test_the_readme_shows_what_its_command_makes() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     (path,) = re.findall(r"measured: source -->\n.*?\((reports/published/[^/)]+)/report\.md\)", text)
-    run = RunFolder.load(ROOT / path)
+    run = RunFolder.load(ROOT / path, FloorRecord)
     assert {name for _, name, _ in readme.BLOCK.findall(text)} == set(readme.PARTS)
-    assert readme.filled(text, RunFolder(Path(path), run.data)) == text
+    assert readme.filled(text, RunFolder(Path(path), run.record)) == text
 
 
 def test_another_run_replaces_every_number(tmp_path: Path, monkeypatch) -> None:
@@ -202,7 +204,7 @@ def test_another_run_replaces_every_number(tmp_path: Path, monkeypatch) -> None:
     before, *rows, after = readme.README.read_text().splitlines()
     assert (before, after, "old" in rows) == ("kept", "kept", False)
     assert sum(row.startswith("| `") for row in rows) == len(
-        [row for row in Measured(RunFolder.load(GOLDEN).data).ladder() if row["measured"]]
+        [row for row in Measured(RunFolder.load(GOLDEN, FloorRecord).record).ladder() if row.measured]
     )
     with pytest.raises(UserError, match="missing"):
         readme.main([str(tmp_path / "missing")])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,8 @@ import torch
 from profiling.measure import duel as ring_module
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Plan, Ring, fight, planned
-from profiling.results.duel import LOOKS, Block, Duel, gap_share, next_look
+from profiling.results.duel import LOOKS, Duel, gap_share, next_look
+from profiling.results.record import Counts, DuelBlock, DuelSteps, DuelTrace, Trace
 
 
 class Steps:
@@ -72,40 +74,48 @@ def test_the_order_is_drawn_from_the_stored_entropy() -> None:
 
 
 def test_drift_within_a_block_cancels() -> None:
-    straight, mirrored = Block("A", "B", False, (10, 13, 14, 13)), Block("A", "B", True, (12, 11, 12, 15))
+    straight = DuelBlock("A", "B", False, (10, 13, 14, 13))
+    mirrored = DuelBlock("A", "B", True, (12, 11, 12, 15))
     assert straight.means == (11.5, 13.5) and mirrored.means == (11.5, 13.5)
 
 
-def stored() -> dict[str, Any]:
-    return {"turns": 0, "looks": [], "blocks": [], "traces": []}
+def traced(parts: list[dict[str, float]], profiled_ms: float = 12.0) -> Trace:
+    return Trace(
+        file="duel.json",
+        context=6,
+        profiled_ms=[profiled_ms],
+        steps_parts_us=parts,
+        counts=Counts(0, 0, 0, 1000.0, 0),
+        busy_share_of_events=0.2,
+    )
 
 
 def test_it_stops_at_the_look_that_decides_and_traces_are_spread() -> None:
     fighting, _ = ring([])
-    into, asked = stored(), []
+    kept, asked = [DuelSteps()], []
 
     def decided() -> bool:
-        asked.append(into["turns"])
+        asked.append(kept[-1].turns)
         return len(asked) == 2
 
-    fight(fighting, PLAN, into, 1e6, dict, decided, lambda done, of: None)
-    assert asked == into["looks"] == [40, 80]
-    duel = Duel.of({**into, "traces": []})
+    fight(fighting, PLAN, kept[0], 1e6, lambda: pytest.fail(), kept.append, decided, lambda done, of: None)
+    assert asked == kept[-1].looks == [40, 80]
+    duel = Duel(kept[-1])
     assert duel.count("A", "B") == duel.count("A", "A") == 80 and duel.count("A", "C") == 20
-    assert into["traces"] == [], "nobody is traced without a gap that decides"
+    assert kept[-1].traces == [], "nobody is traced without a gap that decides"
 
 
 def test_the_end_of_the_time_is_a_look_and_more_time_adds_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, *range(1, 1000)])
     monkeypatch.setattr(ring_module.time, "monotonic", lambda: float(next(times)))
     fighting, _ = ring([])
-    into = stored()
+    kept, trace = [DuelSteps()], DuelTrace(10.0, None, traced([{"compute": 1.0}]))
+    plan = Plan(PLAN.deciding, [], "A")
     for _ in range(2):
-        fight(
-            fighting, Plan(PLAN.deciding, [], "A"), into, 5, lambda: {"n": 1}, lambda: False, lambda *_: None
-        )
-    assert into["turns"] == into["looks"][-1] > into["looks"][0] > 0
-    assert len(into["blocks"]) == 2 * into["turns"] and into["traces"]
+        fight(fighting, plan, kept[-1], 5, lambda: trace, kept.append, lambda: False, lambda *_: None)
+    steps = kept[-1]
+    assert steps.turns == steps.looks[-1] > steps.looks[0] > 0
+    assert len(steps.blocks) == 2 * steps.turns and steps.traces
 
 
 def test_what_crashes_leaves_and_the_others_go_on() -> None:
@@ -115,10 +125,14 @@ def test_what_crashes_leaves_and_the_others_go_on() -> None:
     assert sum(b.second == "B" for b in blocks) < 4
 
 
+def after(looks: Sequence[int], blocks: Sequence[DuelBlock] = ()) -> Duel:
+    return Duel(DuelSteps(looks=list(looks), blocks=list(blocks)))
+
+
 @pytest.mark.parametrize("looks", [0, 1, 2, 5, 40])
 def test_all_looks_together_err_in_five_percent(looks: int) -> None:
-    spent = sum(1 - Duel(tuple(range(1, k + 1)), (), ()).confidence for k in range(1, looks + 1))
-    assert spent <= 0.05 + 1e-12 and Duel(LOOKS[:1], (), ()).confidence == pytest.approx(0.975)
+    spent = sum(1 - after(list(range(1, k + 1))).confidence for k in range(1, looks + 1))
+    assert spent <= 0.05 + 1e-12 and after(LOOKS[:1]).confidence == pytest.approx(0.975)
     assert [next_look(LOOKS[:k]) for k in range(5)] == [40, 80, 160, 320, 640] and next_look([40, 97]) == 160
 
 
@@ -129,8 +143,8 @@ def test_a_known_drop_is_found_through_drift_and_stalls() -> None:
         order = [0.95, 1, 1, 0.95] if n % 2 else [1, 0.95, 0.95, 1]
         ms = 30 * speed * order * rng.normal(1, 0.03, 4)
         ms[rng.integers(4)] *= 8 if rng.random() < 0.1 else 1
-        blocks.append(Block("A", "B", bool(n % 2), tuple(ms)))
-    low, mid, high = Duel((40,), tuple(blocks), ()).drop_share("A", "B").interval()
+        blocks.append(DuelBlock("A", "B", bool(n % 2), tuple(ms)))
+    low, mid, high = after([40], blocks).drop_share("A", "B").interval()
     assert low < 0.05 < high and high - low < 0.02 and abs(mid - 0.05) < 0.006
 
 
@@ -138,14 +152,9 @@ def test_the_gap_is_freed_of_what_the_profiler_costs() -> None:
     """A step of 6 ms busy and 4 ms gap, 1000 events of 2 us, a fifth of them in busy ops."""
     for speed in (1.0, 2.0):
         parts = {"compute": speed * 6400.0, "python": speed * 5600.0}
-        analysis = {
-            "steps_parts_us": [parts, parts, {"compute": 6400.0, "python": 90000.0}],
-            "counts": {"host_ops": 1000.0},
-            "busy_share_of_events": 0.2,
-            "profiled_ms": 12.0,
-        }
-        assert gap_share(analysis, plain_ms=10.0, event_us=2.0) == pytest.approx(0.4)
-        assert gap_share(analysis, plain_ms=10.0, event_us=None) == pytest.approx(0.4)
+        trace = traced([parts, parts, {"compute": 6400.0, "python": 90000.0}])
+        assert gap_share(trace, plain_ms=10.0, event_us=2.0) == pytest.approx(0.4)
+        assert gap_share(trace, plain_ms=10.0, event_us=None) == pytest.approx(0.4)
 
 
 def test_the_plan_names_what_decides() -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import FloorRecord
 
 ROOT = Path(__file__).parent.parent
 MODULES = {"naive", "cat", "boolmask", "lasthead", "static", "sdpa", "tape"}
@@ -32,9 +33,9 @@ def test_rungs_of_modules_run_and_every_other_says_why_not(
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=300)
     assert done.returncode == 0, done.stderr.decode()
     (run,) = tmp_path.iterdir()
-    record = RunFolder.load(run).data
-    assert {row["variant"] for row in Measured(record).ladder() if row["measured"]} == MODULES
-    reasons = {name: entry["reason"] for name, entry in record["variants"].items() if name not in MODULES}
+    record = RunFolder.load(run, FloorRecord).record
+    assert {rung.variant for rung in Measured(record).ladder() if rung.measured} == MODULES
+    reasons = {name: entry.reason for name, entry in record.variants.items() if name not in MODULES}
     assert all(reasons.values()) and not any("\n" in reason for reason in reasons.values())
     assert all(REASONS[name] in reasons[name] for name in REASONS.keys() & reasons.keys())
 

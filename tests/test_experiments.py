@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from records import PEAKS, entry, setting
 
 from experiments import articles, batch, context, memory, throughput
 from experiments.shared import claims, cli
@@ -20,10 +21,19 @@ from profiling.cost.work import kv_bytes_per_token
 from profiling.measure.batches import add_batches
 from profiling.measure.footprint import cache_bytes, mask_bytes
 from profiling.measure.runner import Runner
-from profiling.measure.workload import Workload
 from profiling.results import roofline
+from profiling.results.folder import RunFolder
 from profiling.results.generations import Loops
-from profiling.results.record import RunFolder
+from profiling.results.record import (
+    Batch,
+    BatchRecord,
+    ContextRecord,
+    GenerationSample,
+    Record,
+    ThroughputRecord,
+    Workload,
+)
+from profiling.results.record.page import Table
 from reports import build as report
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -48,39 +58,38 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RunFolder]:
         out = tmp_path_factory.mktemp(name)
         assert module.main([*TINY, *flags, "--out", str(out)]) == 0
         (path,) = out.iterdir()
-        folders[name] = RunFolder.load(path)
+        folders[name] = RunFolder.load(path, Record)
     return folders
 
 
 def verdict_of(run: RunFolder) -> str:
-    text: str = run.data["page"]["sections"][0]["blocks"][-1]["text"]
-    return text
+    return run.record.page.sections[0].blocks[-1].text
 
 
 @pytest.mark.parametrize("name", MEASURING)
 def test_a_run_is_complete_and_reported(ran: dict[str, RunFolder], name: str) -> None:
     run = ran[name]
-    assert run.data["status"] == "complete" and run.data["experiment"] == name
-    assert run.data["warnings"] == []
+    assert run.record.status == "complete" and run.record.kind() == name
+    assert run.record.warnings == []
     text = (run.path / "report.md").read_text(encoding="utf-8")
     assert verdict_of(run) in text and f"figures/{name}.png" in text
     assert (run.path / "figures" / f"{name}.png").stat().st_size > 1000
-    question, verdict = run.data["page"]["sections"][0]["blocks"]
-    assert "?" in question["text"] and verdict["text"].startswith("**Claim ")
+    question, verdict = run.record.page.sections[0].blocks
+    assert "?" in question.text and verdict.text.startswith("**Claim ")
 
 
 @pytest.mark.parametrize("name", MEASURING)
 def test_claims_are_rows_of_published_figures(ran: dict[str, RunFolder], name: str) -> None:
-    rows = ran[name].data["claims"]
-    assert rows and len({row["key"] for row in rows}) == len(rows)
+    rows = ran[name].record.claims
+    assert rows and len({row.key for row in rows}) == len(rows)
     for row in rows:
-        figure = PUBLISHED[row["key"]]
-        assert (row["article"], row["claim"], row["published"]) == (
+        figure = PUBLISHED[row.key]
+        assert (row.article, row.claim, row.published) == (
             figure.article,
             figure.claim,
             figure.value,
         )
-        assert figure.hardware and isinstance(row["holds"], bool) and row["here"] and row["why"]
+        assert figure.hardware and isinstance(row.holds, bool) and row.here and row.why
 
 
 @pytest.mark.parametrize("name", MEASURING)
@@ -93,29 +102,29 @@ def test_the_report_can_be_made_again_from_the_folder(ran: dict[str, RunFolder],
 
 
 def test_the_loops_count_what_the_formula_says(ran: dict[str, RunFolder]) -> None:
-    record = ran["throughput"].data
-    assert set(record["counted"]) == {"naive", "cat"}
+    record = ran["throughput"].record
+    assert set(record.counted) == {"naive", "cat"}
     loops = Loops(record, PRESETS["tiny"])
-    for name, counted in record["counted"].items():
-        expected = loops.work(name, counted["new"])
-        assert (counted["tokens"], counted["macs"]) == (
+    for name, counted in record.counted.items():
+        expected = loops.work(name, counted.new)
+        assert (counted.tokens, counted.macs) == (
             expected.tokens,
             work.macs(PRESETS["tiny"], expected),
         )
-    assert record["counted"]["naive"]["tokens"] == sum(range(10, 14))
-    assert record["counted"]["cat"]["tokens"] == 10 + 3
+    assert record.counted["naive"].tokens == sum(range(10, 14))
+    assert record.counted["cat"].tokens == 10 + 3
 
 
 def test_one_loop_gives_all_shorter_ones() -> None:
-    record = {
-        "variants": {"naive": {}, "cat": {}},
-        "workload": {"prompt": 10, "batch": 2},
-        "new": [1, 3],
-        "generations": [
-            {"variant": name, "prompt": 10, "tokens_ms": [base, base / 2, base / 2]}
+    record = ThroughputRecord(
+        **setting(prompt=10, batch=2),
+        variants={"naive": entry(), "cat": entry()},
+        new=[1, 3],
+        generations=[
+            GenerationSample(round=0, variant=name, prompt=10, tokens_ms=[base, base / 2, base / 2])
             for name, base in (("naive", 400.0), ("cat", 100.0), ("cat", 300.0), ("cat", 200.0))
         ],
-    }
+    )
     loops = Loops(record, PRESETS["tiny"])
     assert loops.seconds("cat", 10, 1) == pytest.approx(0.2)  # the median round
     assert loops.rate("cat", 3) == pytest.approx(2 * 3 / 0.4)
@@ -125,12 +134,12 @@ def test_one_loop_gives_all_shorter_ones() -> None:
 
 
 def test_every_context_is_timed_after_the_proof(ran: dict[str, RunFolder]) -> None:
-    record = ran["context"].data
-    assert {entry["status"] for entry in record["variants"].values()} == {"proven"}
-    assert {(s["variant"], s["context"]) for s in record["samples"]} >= {
+    record = ran["context"].record
+    assert {entry.status for entry in record.variants.values()} == {"proven"}
+    assert {(s.variant, s.context) for s in record.samples} >= {
         (name, n) for name in ("naive", "cat", "sdpa") for n in (6, 20)
     }
-    titles = [b["title"] for b in record["page"]["sections"][1]["blocks"] if b["kind"] == "table"]
+    titles = [block.title for block in record.page.sections[1].blocks if isinstance(block, Table)]
     assert len(titles) == 3 and "peak" in titles[1] and "95 %" in titles[2]
 
 
@@ -138,10 +147,10 @@ def test_a_variant_that_is_not_proven_has_no_time(tmp_path: Path, mask_turned_ov
     flags = ["--context", "6,20", "--rounds", "2", "--out", str(tmp_path)]
     assert context.main([*TINY, *flags]) == 0
     (path,) = tmp_path.iterdir()
-    record = RunFolder.load(path).data
-    assert record["variants"]["sdpa"]["status"] == "failed"
-    assert "sdpa" not in {sample["variant"] for sample in record["samples"]}
-    assert any(warning.startswith("sdpa: failed") for warning in record["warnings"])
+    record = RunFolder.load(path, ContextRecord).record
+    assert record.variants["sdpa"].status == "failed"
+    assert "sdpa" not in {sample.variant for sample in record.samples}
+    assert any(warning.startswith("sdpa: failed") for warning in record.warnings)
 
 
 @pytest.mark.parametrize("name", ["cat", "static", "sdpa"])
@@ -151,8 +160,8 @@ def test_the_tensors_hold_what_the_formula_says(model: GPT, name: str, rows: int
     for n in (2, 17, config.n_ctx):
         held = config.n_ctx if variant.fixed_shape else n
         sizes = cache_bytes(variant, model, rows, n)
-        assert sizes["tensors"] == kv_bytes_per_token(config, 4) * held * rows
-        assert sizes["requested"] is None and sizes["allocated"] is None
+        assert sizes.tensors == kv_bytes_per_token(config, 4) * held * rows
+        assert sizes.requested is None and sizes.allocated is None
 
 
 def test_the_articles_leave_each_experiment_its_own_model_and_precision(monkeypatch, tmp_path: Path) -> None:
@@ -181,17 +190,17 @@ def test_the_allocator_counts_the_cache_exactly_after_a_warm_up() -> None:
     cuda = random_model(PRESETS["tiny"], device="cuda")
     cache_bytes(ladder()["cat"], cuda, 1, 8)
     for n in (8, 33, 64):
-        assert cache_bytes(ladder()["cat"], cuda, 1, n)["requested"] == kv_bytes_per_token(cuda.config, 4) * n
+        assert cache_bytes(ladder()["cat"], cuda, 1, n).requested == kv_bytes_per_token(cuda.config, 4) * n
 
 
 def test_every_batch_is_proven_and_predicted(ran: dict[str, RunFolder]) -> None:
-    record = ran["batch"].data
-    assert list(record["batches"]) == ["1", "2", "5"]
-    for n, entry in record["batches"].items():
-        assert entry["status"] == "proven" and entry["prediction"]["bytes"] > 0
-        assert n == "1" or entry["gate"]["status"] == "pass"
-    assert {s["batch"] for s in record["samples"]} == {1, 2, 5}
-    assert {p["prompt"] for p in record["prefills"]} == {4, 20}
+    record = ran["batch"].record
+    assert list(record.batches) == [1, 2, 5]
+    for n, batch_size in record.batches.items():
+        assert batch_size.status == "proven" and batch_size.prediction.bytes > 0
+        assert n == 1 or batch_size.gate.status == "pass"
+    assert {s.batch for s in record.samples} == {1, 2, 5}
+    assert {p.prompt for p in record.prefills} == {4, 20}
 
 
 def test_a_batch_beyond_memory_is_left_out_with_the_reason(
@@ -199,16 +208,16 @@ def test_a_batch_beyond_memory_is_left_out_with_the_reason(
 ) -> None:
     from profiling.measure import batches
 
-    run = RunFolder.create(tmp_path, "batch", "cpu")
+    run = RunFolder.create(tmp_path, BatchRecord, "cpu")
     workload = Workload(contexts=(6,), gate_steps=2, brief_gate=True, prompt=1)
     runner = Runner(run, workload, random_model(PRESETS["tiny"]), [ladder()["sdpa"]])
-    runner.record["ceilings"] = {"read_gb_per_s": 10.0, "matmul_flop_per_s": 1e10}
+    run.update(peaks=PEAKS)
     runner.prove()
     permitted = batches.needed_bytes(runner, 2, 64)
     monkeypatch.setattr(batches, "free_bytes", lambda device: permitted)
     add_batches(runner, runner.cases[0], [2, 3], 6, 64)
-    assert runner.record["batches"]["2"]["status"] == "proven"
-    assert runner.record["batches"]["3"] == {"status": "left out", "reason": "memory does not permit it"}
+    assert runner.record.batches[2].status == "proven"
+    assert runner.record.batches[3] == Batch(status="left out", reason="memory does not permit it")
     assert [case.decoder.batch for case in runner.cases] == [1, 2]
 
 
@@ -274,10 +283,10 @@ def test_all_claims_stand_in_the_merged_table_once() -> None:
     rows = claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
     done = [articles.Done("work", claims=rows), articles.Done("batch", failure="boom")]
     merged = articles.merged(done)
-    assert sorted(row["key"] for row in merged) == sorted(PUBLISHED)
-    by_key = {row["key"]: row for row in merged}
-    assert by_key["tokens.cached"]["holds"] is True and by_key["toy.ratio"]["holds"] is False
-    assert by_key["step.naive.10"]["holds"] is None and by_key["tokens.cached"]["experiment"] == "work"
+    assert sorted(claim.key for claim in merged) == sorted(PUBLISHED)
+    by_key = {claim.key: claim for claim in merged}
+    assert by_key["tokens.cached"].holds is True and by_key["toy.ratio"].holds is False
+    assert by_key["step.naive.10"].holds is None and by_key["tokens.cached"].experiment == "work"
     assert articles.counts(merged) == {
         "figures": len(PUBLISHED),
         "hold": 1,
@@ -309,7 +318,7 @@ def test_articles_says_what_failed_and_goes_on(tmp_path: Path, capsys: pytest.Ca
 
 
 def test_the_report_needs_a_finished_experiment(tmp_path: Path) -> None:
-    run = RunFolder.create(tmp_path, "context", "cpu")
+    run = RunFolder.create(tmp_path, ContextRecord, "cpu")
     with pytest.raises(UserError, match="still running, or was interrupted"):
         report.build(run.path)
     with pytest.raises(UserError):
@@ -329,4 +338,4 @@ def test_help_shows_examples_without_torch(name: str) -> None:
 def test_a_config_that_is_not_the_articles_compares_no_figures(ran: dict[str, RunFolder]) -> None:
     """Times of GPT-2 small say nothing about another model: only the sentences are judged."""
     for name in ("throughput", "context"):
-        assert len(ran[name].data["claims"]) == 4
+        assert len(ran[name].record.claims) == 4

@@ -14,7 +14,8 @@ import pytest
 
 from experiments import floor
 from profiling.measure.visits import Steps
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import FloorRecord
 from variants.decoder import Decoder
 from variants.errors import UserError
 
@@ -37,7 +38,7 @@ def finished(tmp_path_factory) -> RunFolder:
     out = tmp_path_factory.mktemp("runs")
     floor.main([*FAST, "--variant", "naive,tape", "--out", str(out), "--quiet"])
     (folder,) = out.iterdir()
-    return RunFolder.load(folder)
+    return RunFolder.load(folder, FloorRecord)
 
 
 def test_the_json_has_every_promised_field(tmp_path: Path, capsys) -> None:
@@ -54,29 +55,26 @@ def test_the_json_has_every_promised_field(tmp_path: Path, capsys) -> None:
 
 
 def test_prediction_stands_in_the_record_before_any_sample(finished: RunFolder) -> None:
-    entry = finished.data["variants"]["tape"]
-    assert entry["prediction"]["6"]["bytes"] > 0 and entry["ops"]["computing_ops"] > 0
-    assert finished.data["predicted_replay"]["from"] == "sdpa"
-    keys = list(finished.data)
-    assert keys.index("ceilings") < keys.index("predicted_replay")
+    entry = finished.record.variants["tape"]
+    assert entry.prediction[6].bytes > 0 and entry.ops.computing_ops > 0
+    assert finished.record.predicted_replay.parent == "sdpa"
 
 
 def test_every_round_visits_every_subject_in_shuffled_order(finished: RunFolder) -> None:
     order = {}
-    for sample in finished.data["samples"]:
-        if sample["width"] == 48:
-            order.setdefault(sample["round"], []).append((sample["variant"], sample["context"]))
+    for sample in finished.record.samples:
+        if sample.width == 48:
+            order.setdefault(sample.round, []).append((sample.variant, sample.context))
     cached = {"cat", "cat again", "boolmask", "lasthead", "static", "sdpa", "tape"}
     for visited in order.values():
         assert {v for v in visited if v[0] in cached} == {(name, n) for name in cached for n in (6, 20)}
     assert len({tuple(visits) for visits in order.values()}) > 1
-    assert finished.data["recompiles_while_timing"] == 0
+    assert finished.record.recompiles_while_timing == 0
 
 
 def test_parts_of_every_traced_step_sum_to_its_parts(finished: RunFolder) -> None:
-    for entry in finished.data["variants"].values():
-        analysis = entry["trace"]["analysis"]
-        assert len(analysis["steps_parts_us"]) == 5 and analysis["problems"] == []
+    for entry in finished.record.variants.values():
+        assert len(entry.trace.steps_parts_us) == 5 and entry.trace.problems == []
 
 
 def test_every_trace_loads_in_tensorboards_own_loader(finished: RunFolder) -> None:
@@ -150,24 +148,21 @@ def test_an_interrupted_run_resumes_to_the_same_record(
         floor.main([*FAST, *chosen, "--out", str(tmp_path / "b")])
     monkeypatch.undo()
     (folder,) = (tmp_path / "b").iterdir()
-    half = RunFolder.load(folder).data
-    assert half["status"] == "incomplete" and {s["round"] for s in half["samples"]} == {0}
+    half = RunFolder.load(folder, FloorRecord).record
+    assert half.status == "incomplete" and {s.round for s in half.samples} == {0}
     assert (folder / "report.md").exists()
     capsys.readouterr()
     resumed = run(["--resume", str(folder)], capsys)
-    first, second = (RunFolder.load(Path(r["run"])).data for r in (whole, resumed))
-    visits = [
-        sorted((s["round"], s["variant"], s["width"], s["context"]) for s in d["samples"])
-        for d in (first, second)
-    ]
+    first, second = (RunFolder.load(Path(r["run"]), FloorRecord).record for r in (whole, resumed))
+    visits = [sorted((s.round, s.variant, s.width, s.context) for s in d.samples) for d in (first, second)]
     assert visits[0] == visits[1]
-    assert first.keys() == second.keys() and first["workload"] == second["workload"]
+    assert first.variants.keys() == second.variants.keys() and first.workload == second.workload
     with pytest.raises(UserError, match="complete"):
         floor.main(["--resume", str(folder)])
-    before = len(second["duel"]["blocks"])
+    before = len(second.duel.blocks)
     extended = run(["--resume", str(folder), "--max-time", "1s"], capsys)
-    duel = RunFolder.load(folder).data["duel"]
-    assert len(duel["blocks"]) > before and extended["verdict_blocks"] in (0, duel["turns"])
+    duel = RunFolder.load(folder, FloorRecord).record.duel
+    assert len(duel.blocks) > before and extended["verdict_blocks"] in (0, duel.turns)
 
 
 @pytest.mark.parametrize(

@@ -41,7 +41,7 @@ def test_every_rung_passes_on_odd_models(gates: dict, name: str, config: str) ->
     gate = gate_for(gates, config, "float32")
     result = gate.check(Decoder.of(ladder()[name], gate.model))
     assert (result.status, result.reason) == ("pass", "")
-    assert [check["check"] for check in result.checks] == [*CHECKS, "batch rows"]
+    assert [check.check for check in result.checks] == [*CHECKS, "batch rows"]
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
@@ -125,10 +125,10 @@ def test_a_tie_is_no_mismatch_and_a_mismatch_is_located() -> None:
 def test_drift_of_equal_logits_is_nothing_and_of_swapped_ones_is_seen() -> None:
     logits = torch.randn(1, 5, 7, generator=torch.Generator().manual_seed(0)).double()
     same = agreement_with(logits.float(), logits)
-    assert same["top1_agreement"] == 1.0 and same["first_divergence"] is None
+    assert same.top1_agreement == 1.0 and same.first_divergence is None
     other = agreement_with(-logits, logits)
-    assert other["top1_agreement"] == 0.0 and other["first_divergence"] == 0
-    assert other["mean_kl_nats"] > 0.1 and other["margin_there"] > 0
+    assert other.top1_agreement == 0.0 and other.first_divergence == 0
+    assert other.mean_kl_nats > 0.1 and other.margin_there > 0
 
 
 def test_errors_with_nan_are_infinite() -> None:

@@ -14,7 +14,8 @@ from safetensors.torch import save_file
 
 from experiments import generate
 from experiments.shared import cli, text
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import GenerateRecord
 from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -101,8 +102,8 @@ def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[s
     flags = ["--model", "tiny", "--prompt-ids", "5,7,9", "--new", "6"]
     out, result = run(flags, tmp_path, capsys)
     assert out.splitlines()[0].split() == [str(i) for i in [5, 7, 9, *result["ids"]]]
-    record = RunFolder.load(Path(result["run"])).data
-    assert record["status"] == "complete" and len(record["generate"]["tokens_ms"]) == 6
+    record = RunFolder.load(Path(result["run"]), GenerateRecord).record
+    assert record.status == "complete" and len(record.generate.tokens_ms) == 6
 
 
 @pytest.mark.parametrize("variant", ["naive", "cat", "sdpa", "tape"])

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from records import entry, setting
 
 from experiments import growth
 from profiling.cost.work import weights_read_bytes
 from profiling.measure import growth as points_and_steps
 from profiling.measure.growth import Point, points, slope_over_bytes, slopes, steps_by_axis
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import FloorRead, GrowthRecord, PointRecord, Sample, StepPrediction
+from profiling.results.record.page import Table
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
@@ -29,15 +31,12 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
         patch.setitem(PRESETS, "other", OTHER)
         assert growth.main([*FLAGS, "--context", "6,20", "--quick", "--quiet", "--out", str(out)]) == 0
     (path,) = out.iterdir()
-    return RunFolder.load(path)
+    return RunFolder.load(path, GrowthRecord)
 
 
 def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None:
-    tables = {
-        block["title"]: block["rows"]
-        for block in ran.data["page"]["sections"][1]["blocks"]
-        if block["kind"] == "table"
-    }
+    blocks = ran.record.page.sections[1].blocks
+    tables = {block.title: block.rows for block in blocks if isinstance(block, Table)}
     values = {title: [row[0] for row in rows] for title, rows in tables.items()}
     assert values == {
         "Over context": ["6", "20"],
@@ -47,7 +46,7 @@ def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None
         "Over width": ["64"],
         "A token of context": ["1", "3"],
     }
-    assert ran.data["warnings"] == [] and ran.data["status"] == "complete"
+    assert ran.record.warnings == [] and ran.record.status == "complete"
     assert tables["Over batch"][0][1:] == tables["Over context"][0][1:] == tables["Over model"][0][1:]
     per_token = 2 * TINY.n_layer * TINY.n_embd * 4 / 1e3
     assert [float(row[1]) for row in tables["A token of context"]] == pytest.approx(
@@ -56,19 +55,20 @@ def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None
 
 
 def test_every_point_is_proven_and_keeps_its_own_record(ran: RunFolder) -> None:
-    records = [RunFolder.load(path).data for path in sorted((ran.path / "points").iterdir())]
+    folders = sorted((ran.path / "points").iterdir())
+    records = [RunFolder.load(path, PointRecord).record for path in folders]
     assert len(records) == 4
-    assert all(record["variants"]["sdpa"]["status"] == "proven" for record in records)
-    assert {record["environment"]["threads"] for record in records} == {1, 2}
-    assert {record["workload"]["batch"] for record in records} == {1, 3}
+    assert all(record.variants["sdpa"].status == "proven" for record in records)
+    assert {record.environment.threads for record in records} == {1, 2}
+    assert {record.workload.batch for record in records} == {1, 3}
     weights = weights_read_bytes(OTHER, 4)
-    (other,) = (record for record in records if record["model"]["name"] == "other")
-    assert other["variants"]["sdpa"]["prediction"]["0"]["bytes"] == weights
+    (other,) = (record for record in records if record.model.name == "other")
+    assert other.variants["sdpa"].prediction[0].bytes == weights
 
 
 def test_the_report_says_what_the_console_says(ran: RunFolder) -> None:
     text = (ran.path / "report.md").read_text(encoding="utf-8")
-    assert ran.data["page"]["sections"][0]["blocks"][-1]["text"] in text and "memory floor" in text
+    assert ran.record.page.sections[0].blocks[-1].text in text and "memory floor" in text
     assert (ran.path / "figures" / "growth.png").stat().st_size > 1000
 
 
@@ -87,23 +87,30 @@ def by_hand(per_token_ms: float) -> Measured:
     """1000 bytes in 1 ms of floor, 10 more bytes per token of context, in two rounds of unequal speed."""
     speeds = {0: 1.0, 1: 1.2}
     samples = [
-        {"round": r, "variant": "x", "width": 8, "context": n, "steps_ms": [s * (2 + per_token_ms * n)]}
+        Sample(
+            round=r,
+            variant="x",
+            width=8,
+            context=n,
+            batch=1,
+            steps_ms=[s * (2 + per_token_ms * n)],
+            pipelined_ms=None,
+        )
         for r, s in speeds.items()
         for n in (0, 100)
     ]
     floors = [
-        {"round": r, "bytes": kb * 1000, "pages": "default", "ms": [s * kb]}
+        FloorRead(round=r, bytes=kb * 1000, pages="default", ms=[s * kb])
         for r, s in speeds.items()
         for kb in (1, 2)
     ]
-    prediction = {"0": {"bytes": 1000}, "100": {"bytes": 2000}}
-    record: dict[str, Any] = {
-        "model": {"n_embd": 8},
-        "workload": {"contexts": [0, 100]},
-        "variants": {"x": {"pages": "default", "prediction": prediction}},
-        "samples": [{**sample, "pipelined_ms": None} for sample in samples],
-        "floors": floors,
-    }
+    prediction = {0: StepPrediction(1000, 0, 1, 1), 100: StepPrediction(2000, 0, 1, 1)}
+    record = PointRecord(
+        **setting(contexts=(0, 100)),
+        variants={"x": entry(prediction=prediction)},
+        samples=samples,
+        floors=floors,
+    )
     return Measured(record)
 
 

@@ -60,7 +60,7 @@ def test_bytes_by_formula_are_those_of_the_tensors(tiny, name: str) -> None:
     held = decoder_bytes(decoder)
     table = decoder.cache.buffers()[-1].nbytes if name == "paged" else 0
     scratch = 2 * 2 * 16 * 48 * 4 if name == "paged" else 0  # layers, K and V, a block, width, float32
-    assert held["cache_bytes"] - table - scratch == held["cache_formula_bytes"]
+    assert held.cache_bytes - table - scratch == held.cache_formula_bytes
     narrow, wide = (floor_bytes(decoder, n) for n in (0, 10))
     per_value = decoder.variant.kv.element_bytes(tiny.config, 4)
     assert wide - narrow == 10 * 2 * 2 * 2 * 48 * per_value

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from profiling.cost.work import kv_read_bytes, weights_read_bytes
-from profiling.measure import peaks as ceilings
+from profiling.measure import peaks
 from profiling.measure.expect import floor_bytes, weights_read_whole
 from profiling.measure.peaks import FloorReader
 from profiling.measure.visits import plain_reads
@@ -54,7 +54,7 @@ def test_the_tensors_of_a_decoder_have_the_bytes_that_arithmetic_gives_them(
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
     """What the kernel was asked to read, once per call."""
     seen: list[list[Tensor]] = []
-    monkeypatch.setattr(ceilings, "PlainRead", lambda parts: lambda: seen.append(parts))
+    monkeypatch.setattr(peaks, "PlainRead", lambda parts: lambda: seen.append(parts))
     return seen
 
 
@@ -62,7 +62,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[list[Tensor]]:
 def test_weights_are_read_where_they_lie_and_the_rest_beside_them(reads: list[list[Tensor]]) -> None:
     weights = [torch.ones(100), torch.ones(7, 3)]
     reader = FloorReader(weights, most_bytes=1000, device=CPU, pages="default")
-    assert len(reader.read_ms(900, settle=1, times=2)) == 2
+    assert len(reader.read_ms(900, warm_up=1, times=2)) == 2
     assert len(reads) == 3
     for parts in reads:
         assert [t.data_ptr() for t in parts[:2]] == [t.data_ptr() for t in weights]
@@ -70,10 +70,10 @@ def test_weights_are_read_where_they_lie_and_the_rest_beside_them(reads: list[li
 
 
 def test_without_the_kernels_all_comes_from_one_buffer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ceilings, "why_no_one_launch", lambda device: "no compiler")
-    monkeypatch.setattr(ceilings, "PlainRead", lambda parts: pytest.fail("needs the kernels"))
+    monkeypatch.setattr(peaks, "why_no_one_launch", lambda device: "no compiler")
+    monkeypatch.setattr(peaks, "PlainRead", lambda parts: pytest.fail("needs the kernels"))
     reader = FloorReader([torch.ones(100)], most_bytes=1000, device=CPU, pages="default")
-    assert reader.buffer.nbytes == 1000 and len(reader.read_ms(1000, settle=0, times=3)) == 3
+    assert reader.buffer.nbytes == 1000 and len(reader.read_ms(1000, warm_up=0, times=3)) == 3
 
 
 @needs_kernels
@@ -87,7 +87,7 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
 
     def pointers(decoder: Decoder, pages: str) -> tuple[set[int], set[int]]:
         reads.clear()
-        readers[floor_bytes(decoder, 10), pages].read_ms(floor_bytes(decoder, 10), settle=0, times=1)
+        readers[floor_bytes(decoder, 10), pages].read_ms(floor_bytes(decoder, 10), warm_up=0, times=1)
         return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in weights_read_whole(decoder.model)}
 
     for decoder in decoders:

@@ -72,8 +72,8 @@ def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
     shared = 32  # tokens of the system prompt, from the second prompt on; 8 are the question
     assert plain == 3 * shared / (4 * 40)
     assert 0.5 < end <= plain and front == 0
-    assert all(layout["bit_equal"] for layout in found.values())
-    assert found[paging.LAYOUTS[2]]["blocks"] > 2 * found[paging.LAYOUTS[0]]["blocks"]
+    assert all(layout.bit_equal for layout in found.values())
+    assert found[paging.LAYOUTS[2]].blocks > 2 * found[paging.LAYOUTS[0]].blocks
 
 
 def test_the_experiment_holds_on_the_toy(tmp_path, capsys) -> None:

@@ -10,12 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from records import MADE
 
 from experiments import peers
 from profiling.peers import checkpoint, compare, engines, graphs, worker
 from profiling.peers.peer import Peer, Task
 from profiling.peers.worker import Request, Worker
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import EngineSample, PeerEntry, PeersRecord, replaced
 from reports import build
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
@@ -113,11 +115,11 @@ def test_installed_engines_give_the_reference_tokens(name: str, tmp_path: Path) 
 def test_a_process_answers_and_ends(tmp_path: Path) -> None:
     worker = Worker(task("sdpa", tmp_path))
     for prompt in ((5, 300, 17), (9, 2)):
-        timed = worker.visit(Request(prompt, settle=2, steps=3))
+        timed = worker.visit(Request(prompt, warm_up=2, steps=3))
         assert timed.tokens == greedy(list(prompt), 5)
         assert len(timed.ms) == 3
     with pytest.raises(RuntimeError, match="do not fit"):
-        worker.visit(Request((1,) * 65, settle=0, steps=1))
+        worker.visit(Request((1,) * 65, warm_up=0, steps=1))
     worker.close()
     assert not worker.process.is_alive()
 
@@ -166,29 +168,29 @@ class Counting(Peer):
 def test_an_engine_that_goes_on_by_itself_is_stopped() -> None:
     """CTranslate2 writes to its limit unasked: left alone it would compute through everybody's visits."""
     peer = Counting()
-    timed = worker._run(peer, Request((7, 1), settle=1, steps=3))
+    timed = worker._run(peer, Request((7, 1), warm_up=1, steps=3))
     assert timed.tokens == [1, 2, 3, 4, 5] and len(timed.ms) == 3 and peer.rests == 1
 
 
-def entry(name: str, status: str = "measured") -> dict[str, object]:
+def entry(name: str) -> PeerEntry:
     engine = engines.ALL[name]
-    return {
-        "ours": name in engines.OURS,
-        "precision": engine.precision,
-        "version": "1",
-        "settings": engine.settings,
-        "status": status,
-        "reason": "",
-    }
+    return PeerEntry(
+        ours=name in engines.OURS,
+        precision=engine.precision,
+        package="",
+        version="1",
+        settings=engine.settings,
+        status="measured",
+    )
 
 
-def record(visits: dict[str, list[tuple[list[float], list[int]]]]) -> dict[str, object]:
+def record(visits: dict[str, list[tuple[list[float], list[int]]]]) -> PeersRecord:
     samples = [
-        {"engine": name, "context": 16, "round": n, "ms": ms, "tokens": tokens}
+        EngineSample(engine=name, context=16, round=n, ms=ms, tokens=tokens)
         for name, rounds in visits.items()
         for n, (ms, tokens) in enumerate(rounds)
     ]
-    return {"engines": {name: entry(name) for name in visits}, "samples": samples}
+    return PeersRecord(**MADE, engines={name: entry(name) for name in visits}, samples=samples)
 
 
 BY_HAND = {
@@ -203,23 +205,23 @@ BY_HAND = {
 def test_rows_by_hand() -> None:
     """Ratios are taken within rounds, to our one launch at the same precision."""
     made = compare.rows(record(BY_HAND), 16)
-    rows = {row["name"]: row for row in made}
-    assert rows["llama.cpp"]["ratio"].mid == pytest.approx(1.5)
-    assert rows["llama.cpp"]["ratio"].low == pytest.approx(1.5)
-    assert rows["sdpa"]["ratio"].mid == pytest.approx(2)
-    assert rows["llama.cpp"]["right_tokens"] == 0.75
-    assert rows["llama.cpp Q8_0"]["ratio"] is None  # no one launch at 8 bits was run: unknown
-    assert [row["precision"] for row in made] == ["float32"] * 4 + ["8 bit"]
+    rows = {row.name: row for row in made}
+    assert rows["llama.cpp"].ratio.mid == pytest.approx(1.5)
+    assert rows["llama.cpp"].ratio.low == pytest.approx(1.5)
+    assert rows["sdpa"].ratio.mid == pytest.approx(2)
+    assert rows["llama.cpp"].right_tokens == 0.75
+    assert rows["llama.cpp Q8_0"].ratio is None  # no one launch at 8 bits was run: unknown
+    assert [row.precision for row in made] == ["float32"] * 4 + ["8 bit"]
     assert compare.wrong(made) == ["llama.cpp"]
     ((precision, (mine, other)),) = compare.fastest_others(made).items()
-    assert (precision, mine["name"], other["name"]) == ("float32", "onelaunch", "OpenVINO")
+    assert (precision, mine.name, other.name) == ("float32", "onelaunch", "OpenVINO")
     assert compare.rows(record(BY_HAND), 17) == []
 
 
 def test_an_engine_that_failed_midway_has_no_row() -> None:
     broken = record({**BY_HAND, "ONNX Runtime": [([1.0, 1.0], [1, 2])]})
-    broken["engines"]["ONNX Runtime"]["status"] = "left out"  # type: ignore[index]
-    assert "ONNX Runtime" not in {row["name"] for row in compare.rows(broken, 16)}
+    broken.engines["ONNX Runtime"] = replaced(broken.engines["ONNX Runtime"], status="left out")
+    assert "ONNX Runtime" not in {row.name for row in compare.rows(broken, 16)}
 
 
 def test_absent_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,8 +229,8 @@ def test_absent_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(engines.ALL, "llama.cpp", gone)
     found = peers._engines(["llama.cpp"])
     assert set(found) == {*engines.OURS, "llama.cpp"}
-    assert found["llama.cpp"]["status"] == "left out"
-    assert found["llama.cpp"]["reason"] == "no-such-package-anywhere is not installed (docs/peers.md)"
+    assert found["llama.cpp"].status == "left out"
+    assert found["llama.cpp"].reason == "no-such-package-anywhere is not installed (docs/peers.md)"
     with pytest.raises(UserError, match=r"unknown peer vllm; known: transformers"):
         peers._engines(["vllm"])
 
@@ -253,7 +255,7 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str]:
         patch.setitem(PRESETS, "gpt2", SMALL)
         assert peers.main([*flags, "--folder", str(out / "kept"), "--out", str(out / "runs"), "--json"]) == 0
     (path,) = (out / "runs").iterdir()
-    return RunFolder.load(path), shown.getvalue()
+    return RunFolder.load(path, PeersRecord), shown.getvalue()
 
 
 def test_the_command(ran: tuple[RunFolder, str]) -> None:
@@ -265,8 +267,8 @@ def test_the_command(ran: tuple[RunFolder, str]) -> None:
     assert rows["transformers"]["right_tokens"] == 1
     assert len(rows["transformers"]["ratio"]) == 3
     assert "transformers" in shown and "float32: " in result["verdict"]
-    assert len(run.data["samples"]) == 2 * 2 * 3
-    assert run.data["status"] == "complete" and run.data["workload"]["threads"] == 1
+    assert len(run.record.samples) == 2 * 2 * 3
+    assert run.record.status == "complete" and run.record.workload.threads == 1
 
 
 def test_the_report(ran: tuple[RunFolder, str]) -> None:
@@ -277,6 +279,6 @@ def test_the_report(ran: tuple[RunFolder, str]) -> None:
     build.main([str(run.path)])
     text = (run.path / "report.md").read_text(encoding="utf-8")
     assert text == before
-    assert "dynamic cache" in text and run.data["engines"]["transformers"]["version"] in text
-    assert run.data["page"]["sections"][0]["blocks"][-1]["text"] in text and "The articles" not in text
+    assert "dynamic cache" in text and run.record.engines["transformers"].version in text
+    assert run.record.page.sections[0].blocks[-1].text in text and "The articles" not in text
     assert (run.path / "figures" / "peers.png").stat().st_size > 1000

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.console import Console
 
-from reports.page import Bullets, Code, Page, Section, Sentence, Table
+from profiling.results.record.page import Bullets, Code, Page, Section, Sentence, Table
 from reports.printers.console import print_blocks, show
 from reports.printers.html import html
 from reports.printers.markdown import markdown

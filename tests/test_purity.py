@@ -63,7 +63,7 @@ def test_cached_and_naive_logits_agree_in_float64_as_the_article_says() -> None:
     rungs = agreement(model, "float64", 4, 12, seed=0)
     assert {"cat", "static", "sdpa", "tape", "paged"} <= set(rungs) and "kv-int8" not in rungs
     published = float(PUBLISHED["purity.float64"].value)
-    assert all(rung["max"] < 10 * published and rung["same_tokens"] for rung in rungs.values())
+    assert all(rung.max < 10 * published and rung.same_tokens for rung in rungs.values())
 
 
 def test_the_experiment_holds_on_the_toy_and_writes_its_folder(tmp_path, capsys) -> None:

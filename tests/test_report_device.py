@@ -6,13 +6,15 @@ import json
 import re
 from pathlib import Path
 
+import msgspec
 import pytest
 from floor_run import Record, copied, section, tables, text_of
 from synthetic_trace import eager, replayed
 
 from profiling.analysis.predict import Costs
 from profiling.analysis.trace_analysis import analyse
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import Measurement
 from reports.build import build
 
 STEP_MS = {"sdpa": 0.250, "cudagraph": 0.050}  # 10 kernels of 3 us: busy 30 us, the memory floor 20 us
@@ -23,7 +25,7 @@ def on_device(record: Record) -> None:
     record["environment"].update(device="cuda", device_name="NVIDIA H200")
     record["variants"]["cudagraph"] = record["variants"].pop("tape")
     record["variants"]["cudagraph"]["difference"] = ["executor", "eager", "CUDA graph"]
-    record["predicted_replay"]["from"] = "sdpa"
+    record["predicted_replay"]["parent"] = "sdpa"
     for row in (*record["samples"], *record["ttft"]):
         row["variant"] = "cudagraph" if row["variant"] == "tape" else row["variant"]
     for sample in record["samples"]:
@@ -42,11 +44,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name, trace in {"sdpa": eager(), "cudagraph": replayed()}.items():
         file = path / "traces" / f"{name}.pt.trace.json.gz"
         trace.write(file)
-        analysis = analyse(file, [STEP_MS[name]] * 4, Costs())
         context = record["workload"]["contexts"][0]
-        stored = {"file": file.name, "context": context, "profiled_ms": [STEP_MS[name]] * 4}
-        record["variants"][name]["trace"] = {**stored, "analysis": analysis}
-    record["predicted_replay"] = {"from": "sdpa", **record["variants"]["sdpa"]["trace"]["analysis"]["replay"]}
+        analysed = analyse(file, context, [STEP_MS[name]] * 4, Costs())
+        record["variants"][name]["trace"] = msgspec.to_builtins(analysed)
+    record["predicted_replay"] = {"parent": "sdpa", "replay": record["variants"]["sdpa"]["trace"]["replay"]}
     (path / "run.json").write_text(json.dumps(record))
     return path
 
@@ -78,4 +79,4 @@ def test_timeline_shows_launches_work_and_waits(run: Path) -> None:
     assert {"kernel", "sync", "before_call", "during_call"} <= kinds
     graphs = [bar for bar in replayed_step["rows"][0]["bars"] if data["kinds"][bar[2]] == "graph"]
     assert len(graphs) == 1 and len(replayed_step["rows"][1]["bars"]) == 10
-    assert RunFolder.load(run).data["variants"]["sdpa"]["trace"]["analysis"]["counts"]["kernels"] == 10
+    assert RunFolder.load(run, Measurement).record.variants["sdpa"].trace.counts.kernels == 10

@@ -17,7 +17,8 @@ from floor_run import Record, copied, tables
 from markupsafe import Markup
 
 from profiling.analysis.timeline import timeline
-from profiling.results.record import RunFolder
+from profiling.results.folder import RunFolder
+from profiling.results.record import Measurement
 from reports.build import build, page, study
 from reports.printers.html import html
 
@@ -52,9 +53,9 @@ def test_timeline_divides_the_step_as_the_trace_does(run: Path) -> None:
         ticks = np.full(round(step["length_us"] * 10), -1)
         for start, length, kind, _ in (bar for depth in step["host"] for bar in depth):
             ticks[round(start * 10) : round((start + length) * 10)] = kind
-        entry = RunFolder.load(run).data["variants"][step["variant"]]["trace"]["analysis"]
+        entry = RunFolder.load(run, Measurement).record.variants[step["variant"]].trace
         candidates = [
-            parts for parts in entry["steps_parts_us"] if abs(sum(parts.values()) - step["length_us"]) < 1
+            parts for parts in entry.steps_parts_us if abs(sum(parts.values()) - step["length_us"]) < 1
         ]
         painted = {kind: float((ticks == i).sum()) / 10 for i, kind in enumerate(data["kinds"])}
         assert any(
@@ -66,11 +67,12 @@ def test_timeline_divides_the_step_as_the_trace_does(run: Path) -> None:
 def test_a_step_that_is_one_launch_stands_in_the_timeline(tmp_path: Path) -> None:
     def change(record: Record) -> None:
         variant = next(name for name in record["variants"] if name not in ("sdpa", "tape"))
-        record["variants"][variant]["trace"] = {**record["variants"]["tape"]["trace"], "phases": {"qkv": {}}}
+        phases = {"qkv": {"slowest_us": 1.0, "waiting_us": 0.0}}
+        record["variants"][variant]["trace"] = {**record["variants"]["tape"]["trace"], "phases": phases}
 
-    run = RunFolder.load(copied(tmp_path / "floor", change))
-    steps = timeline(run)["steps"]
-    assert [step["variant"] for step in steps] == ["sdpa", "tape", next(iter(run.data["variants"]))]
+    run = RunFolder.load(copied(tmp_path / "floor", change), Measurement)
+    steps = timeline(run).steps
+    assert [step.variant for step in steps] == ["sdpa", "tape", next(iter(run.record.variants))]
 
 
 class Page(HTMLParser):
@@ -114,7 +116,7 @@ def test_page_escapes_what_others_wrote(tmp_path: Path) -> None:
         record["model"]["name"] = "<script>alert(1)</script>"
         record["warnings"] = ["</script><b>bold</b> & `code`"]
 
-    run = RunFolder.load(copied(tmp_path / "floor", change))
+    run = RunFolder.load(copied(tmp_path / "floor", change), Measurement)
     text = html(page(study(run)), defaultdict(Markup))
     assert "<script>alert" not in text and "<b>bold" not in text and "<code>code</code>" in text
 

@@ -22,7 +22,7 @@ BUILT = (
     "slots",
     "ops",
     "trace",
-    "warm_up",
+    "compiled_steps",
     "warm_up_s",
     "narrow_bytes",
 )

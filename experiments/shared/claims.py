@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 
 from experiments.shared.published import PUBLISHED, Check
+from profiling.results.record import Claim
 
 TOLERANCE = 0.1  # a measured figure of another machine holds here if it differs by no more than a tenth
 
@@ -19,19 +20,19 @@ def measured(key: str, value: float, pattern: str = "{:.3g}", why: str = "") -> 
     return Check(key, pattern.format(value), f"{apart}: {why}" if why else apart, abs(ratio - 1) <= TOLERANCE)
 
 
-def rows(checks: Sequence[Check]) -> list[dict[str, object]]:
+def rows(checks: Sequence[Check]) -> list[Claim]:
     """What the run folder keeps; the report of all articles is made from these."""
     return [
-        {
-            "key": check.key,
-            "article": PUBLISHED[check.key].article,
-            "section": PUBLISHED[check.key].section,
-            "claim": PUBLISHED[check.key].claim,
-            "published": PUBLISHED[check.key].value,
-            "here": check.here,
-            "holds": check.holds,
-            "why": check.why,
-        }
+        Claim(
+            key=check.key,
+            article=PUBLISHED[check.key].article,
+            section=PUBLISHED[check.key].section,
+            claim=PUBLISHED[check.key].claim,
+            published=PUBLISHED[check.key].value,
+            here=check.here,
+            holds=check.holds,
+            why=check.why,
+        )
         for check in checks
     ]
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-import orjson
+import msgspec
 
 from variants import command
 from variants.config import PRESETS
@@ -138,8 +138,7 @@ def console(arguments: argparse.Namespace) -> Any:
 
 def print_json(value: Any) -> None:
     """One object on the last line of stdout; intervals become [low, mid, high]."""
-    options = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
-    sys.stdout.write(orjson.dumps(value, default=list, option=options).decode() + "\n")
+    sys.stdout.write(msgspec.json.encode(value, enc_hook=list).decode() + "\n")
 
 
 def run(main: command.Main, argv: Sequence[str] | None = None) -> None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from profiling.forecast.devices import Device
 from profiling.forecast.engines import Mode
 from profiling.forecast.step import Prediction
+from profiling.results.record.page import Block, Sentence, Table
 from reports.numbers import number
-from reports.page import Block, Sentence, Table
 
 TITLES = {
     Mode.EAGER: "eager",

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable
-from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from msgspec.structs import replace
+
+from profiling.results.record import Measurement, Workload
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder, select
@@ -16,8 +18,9 @@ if TYPE_CHECKING:
     import torch
 
     from profiling.measure.runner import Runner
-    from profiling.measure.workload import Workload
     from variants.model import GPT
+
+M = TypeVar("M", bound=Measurement)
 
 PROVEN_BRIEFLY = "the gate's checks but greedy and forced tokens"  # among what --quick leaves out
 
@@ -58,32 +61,32 @@ def contexts_that_fit(wanted: Iterable[int], config: GPTConfig, after: int) -> t
 
 def proven_runner(
     arguments: argparse.Namespace,
-    experiment: str,
+    kind: type[M],
     model: GPT,
     workload: Workload,
     variants: list[Variant],
-    measure: Callable[[Runner], None],
-) -> Runner:
-    """A run folder with ceilings, every variant proven, then what `measure` adds. Ctrl-C keeps the record."""
+    measure: Callable[[Runner[M]], None],
+) -> Runner[M]:
+    """A run folder with peaks, every variant proven, then what `measure` adds. Ctrl-C keeps the record."""
     from experiments.shared.progress import ProgressLine
     from profiling.measure.runner import Runner
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
     workload = replace(workload, brief_gate=arguments.quick)
     workload.check(model.config)
-    run = RunFolder.create(arguments.out, experiment, model.device.type)
+    run = RunFolder.create(arguments.out, kind, model.device.type)
     runner = Runner(run, workload, model, variants)
     with ProgressLine(arguments.quiet) as runner.progress:
         runner.describe(arguments.model)
         runner.prove()
-        for name, entry in run.data["variants"].items():
-            if entry["status"] != "proven":
-                run.warn(f"{name}: {entry['status']}: {entry['reason']}")
+        for name, entry in run.record.variants.items():
+            if entry.status != "proven":
+                run.warn(f"{name}: {entry.status}: {entry.reason}")
         run.save()
         chosen = {variant.name for variant in variants}
         missing = (chosen & {"naive", BASELINE} or chosen) - {case.name for case in runner.cases}
         if missing:
-            reasons = "; ".join(run.data["warnings"])
+            reasons = "; ".join(run.record.warnings)
             raise UserError(f"nothing to compare with, what is not proven has no time: {reasons}")
         measure(runner)
     return runner

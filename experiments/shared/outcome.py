@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from experiments.shared import claims, cli
 from experiments.shared.published import Check
+from profiling.results.record import Record
+from profiling.results.record.page import Block, Bullets, Page, Section
 from reports import experiment
-from reports.page import Block, Bullets, Page, Section
 
 if TYPE_CHECKING:
-    from profiling.results.record import RunFolder
+    from profiling.results.folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -34,34 +35,34 @@ class Outcome:
 
 
 def conclude(
-    arguments: argparse.Namespace, doc: str, run: RunFolder, outcome: Outcome, **found: object
+    arguments: argparse.Namespace, doc: str, run: RunFolder[Record], outcome: Outcome, **found: object
 ) -> int:
     """End an experiment that holds claims of the articles against its run; `found` goes into --json."""
     checks = [*outcome.statements, *outcome.compared]
-    run.data["claims"] = claims.rows(checks)
+    run.update(claims=claims.rows(checks))
     notes = [Bullets(outcome.notes)] if outcome.notes else []
     page = page_of(doc, run, outcome.verdict, [*outcome.measured, *notes])
-    return publish(arguments, run, page, **found, claims=run.data["claims"], verdict=outcome.verdict)
+    return publish(arguments, run, page, **found, claims=run.record.claims, verdict=outcome.verdict)
 
 
 def page_of(
-    doc: str, run: RunFolder, answer: str, measured: Sequence[Block], further: Sequence[Section] = ()
+    doc: str, run: RunFolder[Record], answer: str, measured: Sequence[Block], further: Sequence[Section] = ()
 ) -> Page:
     """`doc`: the experiment's docstring, which opens with its question. `further` than what was measured."""
     question = " ".join(doc.partition("\n\n")[0].removeprefix("Question: ").split())
-    return experiment.page(run.data, question[:1].upper() + question[1:], answer, measured, further)
+    return experiment.page(run.record, question[:1].upper() + question[1:], answer, measured, further)
 
 
-def publish(arguments: argparse.Namespace, run: RunFolder, page: Page, **found: object) -> int:
+def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, **found: object) -> int:
     """Keep the page, make its report, print it; with --json also `found`. Returns the exit code."""
     from reports.printers.console import show
     from reports.write import write
 
-    run.data["page"] = asdict(page)
+    run.update(page=page)
     run.finish()
     write(run.path, page)
     show(cli.console(arguments), page, f"Report: {run.path / 'report.md'}, report.html")
     if arguments.json:
-        about = {key: run.data[key] for key in ("experiment", "status")}
+        about = {"experiment": run.record.kind(), "status": run.record.status}
         cli.print_json({"run": str(run.path), **about, **found})
     return 0

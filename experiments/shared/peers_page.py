@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
 from experiments.shared.outcome import page_of, publish
-from profiling.peers.compare import AGAINST, fastest_others, rows, wrong
-from profiling.results.record import RunFolder
-from reports.experiment import bars
+from profiling.peers.compare import AGAINST, PeerRow, fastest_others, rows, wrong
+from profiling.results.folder import RunFolder
+from profiling.results.record import PeerEntry, PeersRecord, PeersWorkload
+from profiling.results.record.page import Block, Bullets, Figure, Table
+from profiling.results.record.pictures import Bar, Bars
 from reports.numbers import interval
-from reports.page import Block, Bullets, Figure, Table
-from reports.pictures import Bar, Bars
 
-Rows = list[dict[str, Any]]
+Rows = list[PeerRow]
 
 
-def end(arguments: argparse.Namespace, doc: str, run: RunFolder) -> int:
+def end(arguments: argparse.Namespace, doc: str, run: RunFolder[PeersRecord], workload: PeersWorkload) -> int:
     """Keep, report and print what was measured."""
-    found = {context: rows(run.data, context) for context in run.data["workload"]["contexts"]}
+    found = {context: rows(run.record, context) for context in workload.contexts}
     first = next(iter(found.values()))
     verdict = _verdict(first)
     measured: list[Block] = [
-        _figure(first, run.data["workload"]),
+        _figure(first, workload),
         *(_steps(context, made) for context, made in found.items()),
         *(_fastest(context, made) for context, made in found.items()),
-        _settings(run.data["engines"]),
-        Bullets(_notes(run.data, first)),
+        _settings(run.record.engines),
+        Bullets(_notes(run.record, workload, first)),
     ]
     page = page_of(doc, run, verdict, measured)
     return publish(arguments, run, page, contexts=found, verdict=verdict)
@@ -35,13 +34,13 @@ def end(arguments: argparse.Namespace, doc: str, run: RunFolder) -> int:
 def _steps(context: int, made: Rows) -> Table:
     cells = [
         (
-            row["precision"],
-            row["name"],
-            row["version"],
-            f"{row['step_ms']['median']:.2f}",
-            f"{row['step_ms']['p95']:.2f}",
-            interval(row["ratio"]),
-            "unknown" if row["right_tokens"] is None else f"{row['right_tokens']:.0%}",
+            row.precision,
+            row.name,
+            row.version or "unknown",
+            f"{row.step_ms.median:.2f}",
+            f"{row.step_ms.p95:.2f}",
+            interval(row.ratio),
+            "unknown" if row.right_tokens is None else f"{row.right_tokens:.0%}",
         )
         for row in made
     ]
@@ -53,10 +52,10 @@ def _fastest(context: int, made: Rows) -> Table:
     cells = [
         (
             precision,
-            f"{mine['step_ms']['median']:.2f}",
-            other["name"],
-            f"{other['step_ms']['median']:.2f}",
-            interval(other["ratio"]),
+            f"{mine.step_ms.median:.2f}",
+            other.name,
+            f"{other.step_ms.median:.2f}",
+            interval(other.ratio),
         )
         for precision, (mine, other) in fastest_others(made).items()
     ]
@@ -65,37 +64,38 @@ def _fastest(context: int, made: Rows) -> Table:
     return Table(heads, cells, title=title)
 
 
-def _settings(engines: dict[str, dict[str, Any]]) -> Table:
+def _settings(engines: dict[str, PeerEntry]) -> Table:
     cells = [
         (
             name,
-            entry["version"] or "-",
-            entry["settings"] if entry["status"] == "measured" else f"not run: {entry['reason']}",
+            entry.version or "-",
+            entry.settings if entry.status == "measured" else f"not run: {entry.reason}",
         )
         for name, entry in engines.items()
     ]
     return Table(("engine", "version", "settings"), cells, 3, "Settings")
 
 
-def _figure(made: Rows, workload: dict[str, Any]) -> Figure:
+def _figure(made: Rows, workload: PeersWorkload) -> Figure:
     drawn = []
     for precision in AGAINST:
-        of_it = [row for row in made if row["precision"] == precision]
-        for row in sorted(of_it, key=lambda row: float(row["step_ms"]["median"])):
-            ms, ratio = row["step_ms"]["median"], row["ratio"]
+        of_it = [row for row in made if row.precision == precision]
+        for row in sorted(of_it, key=lambda row: row.step_ms.median):
+            ms, ratio = row.step_ms.median, row.ratio
             text = f"{ms:.2f} ms" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
-            drawn.append(Bar(row["name"], {"ours" if row["ours"] else "others": ms}, text, group=precision))
-    caption = f"Median step after a prompt of {workload['contexts'][0]}."
-    return bars("peers", caption, Bars("median step, ms", drawn))
+            drawn.append(Bar(row.name, {"ours" if row.ours else "others": ms}, text, group=precision))
+    caption = f"Median step after a prompt of {workload.contexts[0]}."
+    return Figure("peers", caption, [Bars("median step, ms", drawn)])
 
 
-def _notes(record: dict[str, Any], made: Rows) -> list[str]:
-    workload, environment = record["workload"], record["environment"]
+def _notes(record: PeersRecord, workload: PeersWorkload, made: Rows) -> list[str]:
+    environment = record.environment
+    assert environment is not None  # described before anything is timed
     notes = [
-        f"{workload['rounds']} rounds, each visits every engine once in shuffled order: prefill and "
-        f"{workload['settle']} steps untimed, then {workload['steps']} timed; ratios within rounds, 95 %",
-        f"{workload['threads']} threads for every engine, each in a process of its own; "
-        f"{environment['simd']}, load at start {environment['load_at_start']:.2f}",
+        f"{workload.rounds} rounds, each visits every engine once in shuffled order: prefill and "
+        f"{workload.warm_up} steps untimed, then {workload.steps} timed; ratios within rounds, 95 %",
+        f"{workload.threads} threads for every engine, each in a process of its own; "
+        f"{environment.simd}, load at start {environment.load_at_start:.2f}",
         "as sdpa: tokens equal to those of our float32 `sdpa`; random weights have close logits",
     ]
     if names := wrong(made):
@@ -106,8 +106,7 @@ def _notes(record: dict[str, Any], made: Rows) -> list[str]:
 def _verdict(made: Rows) -> str:
     found = fastest_others(made)
     parts = [
-        f"{precision}: {mine['step_ms']['median']:.1f} ms, {other['name']} takes "
-        f"{interval(other['ratio'])} times as long"
+        f"{precision}: {mine.step_ms.median:.1f} ms, {other.name} takes {interval(other.ratio)} times as long"
         for precision, (mine, other) in found.items()
     ]
     return f"Our one launch and the fastest of others: {'; '.join(parts) or 'nothing to compare'}."

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from profiling.results.record.page import Code, Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Curves, level
 from profiling.sizing.capacity import GIB, Plan, doubling
 from profiling.sizing.model_shape import KV_FORMATS, KvFormat, ModelShape, kv_bytes, kv_token_bytes
-from reports.experiment import curves
-from reports.page import Code, Figure, Section, Sentence, Table
-from reports.pictures import Curves, level
 
 
 def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
@@ -84,7 +83,7 @@ def sizes_figure(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batch
     lines = {f"batch {b}": [(n, kv_bytes(shape, n, kv, b) / GIB) for n in contexts] for b in batches}
     weights = {} if shape.weights_bytes is None else {"weights": level(contexts, shape.weights_bytes / GIB)}
     caption = "The cache grows with context times batch, the weights do not."
-    return curves("sizing", caption, Curves("context, tokens a request", "GiB", lines, weights))
+    return Figure("sizing", caption, [Curves("context, tokens a request", "GiB", lines, weights)])
 
 
 def plan_section(

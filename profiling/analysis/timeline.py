@@ -1,25 +1,18 @@
-"""One step op by op, of the eager rung and of its replay, as small data that a page can draw. Torch-free.
-
-    {"kinds": [...], "names": [...],
-     "steps": [{"variant", "length_us", "host": [bars, ...], "rows": [{"label", "bars"}]}]}
-
-A bar is [start_us, length_us, kind, name]; kind and name are indices into the lists. `host` holds the ops of
-the step's thread by how deeply they are nested: an instant belongs to the innermost op that covers it, and
-what none covers was spent outside ops. `rows` are launch calls, streams and waits of a device.
-"""
+"""One step op by op, of the eager rung and of its replay, as small data that a page can draw. Torch-free."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attribute
 from profiling.analysis.reading import main_device
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import REPLAYS
-from profiling.results.record import RunFolder
+from profiling.results.record import Measurement
+from profiling.results.record.pictures import DrawnStep, OpBar, OpRow, Steps
 from profiling.trace import Trace, load, steps
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
@@ -27,29 +20,28 @@ from variants.ladder import BASELINE
 
 MAX_BARS = 2500  # per row: beyond it the shortest are left out, which are narrower than a pixel
 MAX_DEPTHS = 4  # of nested ops
-Row = dict[str, Any]
 
 
-def timeline(run: RunFolder) -> dict[str, Any] | None:
+def timeline(run: RunFolder[Measurement]) -> Steps | None:
     """The median traced step of each rung that is compared; None where no trace is left."""
     index = _Index()
     shown = [_step(name, run.traces / file, index) for name, file in _compared(run)]
     found = [step for step in shown if step is not None]
-    return {"kinds": index.kinds, "names": index.names, "steps": found} if found else None
+    return Steps(index.kinds, index.names, found) if found else None
 
 
-def _compared(run: RunFolder) -> list[tuple[str, str]]:
+def _compared(run: RunFolder[Measurement]) -> list[tuple[str, str]]:
     """(variant, trace file): the rung that replays the step and its parent, else the baseline alone; and the
     first whose step is one launch.
     """
     files = {
-        name: entry["trace"]["file"]
-        for name, entry in run.data.get("variants", {}).items()
-        if entry.get("trace") and (run.traces / entry["trace"]["file"]).exists()
+        name: entry.trace.file
+        for name, entry in run.record.variants.items()
+        if entry.trace and (run.traces / entry.trace.file).exists()
     }
     replay = next((name for name in REPLAYS if name in files), None)
-    names = [run.data["variants"][replay]["parent"], replay] if replay else [BASELINE]
-    names += [name for name in files if run.data["variants"][name]["trace"].get("phases")][:1]
+    names = [run.record.variants[replay].parent, replay] if replay else [BASELINE]
+    names += [name for name, entry in run.record.variants.items() if entry.trace and entry.trace.phases][:1]
     return [(name, files[name]) for name in names if name in files]
 
 
@@ -68,24 +60,24 @@ class _Index:
             among.append(text)
         return self._seen[key]
 
-    def bars(self, rows: pd.DataFrame, kinds: list[str], start: int, end: int) -> list[list[float | int]]:
+    def bars(self, rows: pd.DataFrame, kinds: list[str], start: int, end: int) -> list[OpBar]:
         """`rows` with `start_ns`, `end_ns`, `name`, cut at the picture's edges."""
         begins = np.maximum(rows["start_ns"].to_numpy(), start)
         lasts = np.minimum(rows["end_ns"].to_numpy(), end) - begins
         kept = np.sort(np.argsort(lasts)[-MAX_BARS:])
         names = rows["name"].astype(str).to_list()
         return [
-            [
+            (
                 (int(begins[i]) - start) / 1000,
                 int(lasts[i]) / 1000,
                 self.number(self.kinds, kinds[i]),
                 self.number(self.names, names[i][:120]),
-            ]
+            )
             for i in kept.tolist()
         ]
 
 
-def _step(variant: str, path: Path, index: _Index) -> dict[str, Any] | None:
+def _step(variant: str, path: Path, index: _Index) -> DrawnStep | None:
     trace = load(path)
     found = steps(trace)
     attribution = attribute(trace, found)
@@ -101,12 +93,9 @@ def _step(variant: str, path: Path, index: _Index) -> dict[str, Any] | None:
     start = min(start, int(spans.loc[[step], "start_ns"].iloc[0]))
     end = max(end, int(spans.loc[[step], "end_ns"].iloc[0]))
     edges = (start, end)
-    return {
-        "variant": variant,
-        "length_us": (end - start) / 1000,
-        "host": _host(trace, thread, device is None, edges, index),
-        "rows": _device_rows(trace, attribution, device, step, edges, index) if device else [],
-    }
+    host = _host(trace, thread, device is None, edges, index)
+    rows = _device_rows(trace, attribution, device, step, edges, index) if device else []
+    return DrawnStep(variant, (end - start) / 1000, host, rows)
 
 
 def _inside(rows: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
@@ -115,7 +104,7 @@ def _inside(rows: pd.DataFrame, start: int, end: int) -> pd.DataFrame:
 
 def _host(
     trace: Trace, thread: int, classed: bool, edges: tuple[int, int], index: _Index
-) -> list[list[list[float | int]]]:
+) -> list[list[OpBar]]:
     """Bars by depth. `classed`: ops compute themselves; beside a device they are only "op"."""
     ops = trace.host_ops
     depths = np.zeros(len(ops), np.int64)
@@ -129,14 +118,14 @@ def _host(
 
 def _device_rows(
     trace: Trace, attribution: Attribution, device: str, step: int, edges: tuple[int, int], index: _Index
-) -> list[Row]:
+) -> list[OpRow]:
     """Launch calls, the device's streams, and its waits by cause."""
     calls = _inside(trace.calls[trace.calls["kind"].isin([*LAUNCH_KINDS, "sync"])], *edges)
-    rows = [{"label": "launch calls", "bars": index.bars(calls, calls["kind"].to_list(), *edges)}]
+    rows = [OpRow("launch calls", index.bars(calls, calls["kind"].to_list(), *edges))]
     work = _inside(trace.device_events[trace.device_events["device"] == device], *edges)
     for stream, group in work.groupby("stream", observed=True):
         bars = index.bars(group, group["kind"].astype(str).to_list(), *edges)
-        rows.append({"label": f"stream {stream}", "bars": bars})
+        rows.append(OpRow(f"stream {stream}", bars))
     waits = attribution.waits
     waits = waits[(waits["device"] == device) & (waits["step"] == step)]
     parts = []
@@ -146,5 +135,5 @@ def _device_rows(
             parts.append((at, at + int(wait[part]), "tail" if wait["where"] == "tail" else part))
             at += int(wait[part])
     split = pd.DataFrame([p for p in parts if p[1] > p[0]], columns=["start_ns", "end_ns", "name"])
-    rows.append({"label": "device waits", "bars": index.bars(split, split["name"].to_list(), *edges)})
+    rows.append(OpRow("device waits", index.bars(split, split["name"].to_list(), *edges)))
     return rows

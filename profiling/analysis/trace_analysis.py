@@ -3,35 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import mean
-from typing import Any
 
 from profiling.analysis.attribution import HOST, attribute, integrity
-from profiling.analysis.predict import Costs, replay
+from profiling.analysis.predict import Costs, Prediction, replay
 from profiling.analysis.reading import main_device
+from profiling.results.record import Counts, Phase, Range, Replay, Trace
 from profiling.trace import load, steps
 
-COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
 
-
-def analyse(path: Path, profiled_ms: list[float], costs: Costs) -> dict[str, Any]:
-    """Per-step means of one trace: `parts_us` sum to the interval, `busy_us` is the part that computes."""
+def analyse(
+    path: Path, context: int, profiled_ms: list[float], costs: Costs, phases: dict[str, Phase] | None = None
+) -> Trace:
+    """The trace in `path`, of steps from `context` on that took `profiled_ms`."""
     trace = load(path)
     found = steps(trace)
     attribution = attribute(trace, found)
     device = main_device(trace)
     where = HOST if device is None else device
     parts = attribution.parts[attribution.parts["device"] == where]
-    means = {str(part): us for part, us in parts.groupby("part", sort=False)["us"].mean().to_dict().items()}
-    prediction = replay(trace, found, attribution, costs)
     ops = trace.host_ops
-    return {
-        "parts_us": means,
-        "steps_parts_us": [rows.set_index("part")["us"].to_dict() for _, rows in parts.groupby("step")],
-        "counts": {name: float(attribution.counts[name].mean()) for name in COUNTS},
-        "problems": integrity(trace, found, attribution),
-        "busy_us": means.get("compute" if device is None else "busy", 0.0),
-        "busy_share_of_events": float((ops["class"] == "compute").mean()) if device is None else 0.0,
-        "profiled_ms": mean(profiled_ms),
-        "replay": None if prediction is None else prediction.as_json(),
-    }
+    return Trace(
+        file=path.name,
+        context=context,
+        profiled_ms=profiled_ms,
+        steps_parts_us=[
+            dict(zip(rows["part"], rows["us"].tolist(), strict=True)) for _, rows in parts.groupby("step")
+        ],
+        counts=Counts(**{name: float(attribution.counts[name].mean()) for name in Counts.__struct_fields__}),
+        busy_share_of_events=float((ops["class"] == "compute").mean()) if device is None else 0.0,
+        problems=integrity(trace, found, attribution),
+        replay=_stored(replay(trace, found, attribution, costs)),
+        phases=phases or {},
+    )
+
+
+def _stored(predicted: Prediction | None) -> Replay | None:
+    if predicted is None:
+        return None
+    us = None if predicted.replay_us is None else Range(*predicted.replay_us)
+    return Replay(predicted.kind, predicted.step_us, us, predicted.assumptions, dict(predicted.left))

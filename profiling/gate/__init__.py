@@ -1,7 +1,7 @@
 """The proof that a variant computes the reference function. No proof, no time."""
 
 from profiling.gate.checks import CHECKS
-from profiling.gate.gate import Gate, GateResult
+from profiling.gate.gate import Gate
 from profiling.gate.oracle import Errors, Oracle
 
-__all__ = ["CHECKS", "Errors", "Gate", "GateResult", "Oracle"]
+__all__ = ["CHECKS", "Errors", "Gate", "Oracle"]

@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from profiling.gate import CHECKS, Gate
 from profiling.gate.faults import Fault
 from profiling.gate.oracle import random_stream
+from profiling.results.record import Finding
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import GPT
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What one fault did. `caught_by`: names of checks that failed; `crashed`: what complained by itself."""
-
-    fault: str
-    source: str
-    variant: str
-    what: str
-    right: list[int] | str
-    broken: list[int] | str
-    crashed: str
-    caught_by: list[str]
-    reason: str
 
 
 def capacity(model: GPT) -> int:

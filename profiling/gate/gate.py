@@ -6,13 +6,14 @@ over all checks; plain cached eager itself is held to a multiple of the precisio
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import reduce
 
 import torch
 
 from profiling.gate.checks import CHECKS, Mismatch, Trial
 from profiling.gate.oracle import Errors, Oracle, agreement_with
+from profiling.results.record import CheckErrors, Drift, GateCheck, GateResult, replaced
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import one_line
@@ -45,22 +46,6 @@ def _rows_config(config: GPTConfig) -> GPTConfig:
         n_ctx=64,
         vocab_size=199,
     )
-
-
-@dataclass
-class GateResult:
-    """`status` is pass or fail; `reason` names the first check that failed."""
-
-    status: str = "pass"
-    reason: str = ""
-    greedy_steps: int = 0
-    checks: list[dict[str, object]] = field(default_factory=list)
-    drift: dict[str, float | int | None] | None = None  # of a reduced precision, against the root's
-
-    def fail(self, name: str, reason: str) -> None:
-        self.checks.append({"check": name, "status": "fail", "detail": reason})
-        if self.status == "pass":
-            self.status, self.reason = "fail", f"{name}: {reason}"
 
 
 def _rounding(variant: Variant, of_cache: bool) -> float:
@@ -113,36 +98,34 @@ class Gate:
         if result.status == "pass":
             rows = self._rows_gate()
             small = Decoder.of(decoder.variant, rows.model, batch=ROWS)
-            outcome = rows._run(small, ["forced"])
-            result.checks.append({**outcome.checks[0], "check": "batch rows"})
-            if outcome.status == "fail":
-                result.status, result.reason = "fail", f"batch rows: {outcome.reason}"
+            outcome = rows._run(small, ["forced"]).checks[0]
+            detail = f"{outcome.check}: {outcome.detail}" if outcome.status == "fail" else outcome.detail
+            result.checks.append(GateCheck("batch rows", outcome.status, detail, outcome.errors))
         reduced = decoder.variant.precision.name != self.precision or decoder.variant.kv.narrow
         if result.status == "pass" and reduced:
-            result.drift = self._drift(decoder)
+            return replaced(result, drift=self._drift(decoder))
         return result
 
     def _run(self, decoder: Decoder, names: list[str]) -> GateResult:
-        result = GateResult()
+        checks: list[GateCheck] = []
+        steps, name = 0, "build"
         try:
             trial = self._trial(decoder, self._steps_for(decoder.variant))
-            result.greedy_steps = trial.steps
-            seen = {}
+            steps, seen = trial.steps, {}
             for name in names:
                 seen[name] = CHECKS[name](trial)
-                self._judge(name, seen[name], decoder.variant, result)
+                checks.append(self._judged(name, seen[name], decoder.variant))
             if decoder.variant.name == BASELINE and names == self.names:
                 self._keep_budget(decoder.variant.precision.name, seen)
         except Mismatch as mismatch:
-            result.fail(name, str(mismatch))
+            checks.append(GateCheck(name, "fail", str(mismatch)))
         except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
-            result.fail(name if result.greedy_steps else "build", one_line(error))
-        return result
+            checks.append(GateCheck(name, "fail", one_line(error)))
+        return GateResult(steps, checks)
 
-    def _judge(self, name: str, errors: Errors | None, variant: Variant, result: GateResult) -> None:
+    def _judged(self, name: str, errors: Errors | None, variant: Variant) -> GateCheck:
         if errors is None:
-            result.checks.append({"check": name, "status": "pass", "detail": "bit-equal or not applicable"})
-            return
+            return GateCheck(name, "pass", "bit-equal or not applicable")
         of_cache = name == "cache contents"
         unit = _rounding(variant, of_cache) * errors.scale
         if variant.name == BASELINE:
@@ -151,20 +134,14 @@ class Gate:
             plain = self._budget(variant.precision.name, of_cache)
             peak = PEAK * unit if variant.kv.narrow else unit
             allowed = Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, peak), errors.scale)
+        numbers = CheckErrors(errors.rms, errors.max, allowed.rms, allowed.max)
         if errors.rms > allowed.rms or errors.max > allowed.max:
-            result.fail(
-                name,
+            said = (
                 f"error rms {errors.rms:.2g}, max {errors.max:.2g} against float64, "
-                f"allowed {allowed.rms:.2g} and {allowed.max:.2g}",
+                f"allowed {allowed.rms:.2g} and {allowed.max:.2g}"
             )
-            return
-        numbers = {
-            "rms": errors.rms,
-            "max": errors.max,
-            "allowed_rms": allowed.rms,
-            "allowed_max": allowed.max,
-        }
-        result.checks.append({"check": name, "status": "pass", **numbers})
+            return GateCheck(name, "fail", said, numbers)
+        return GateCheck(name, "pass", errors=numbers)
 
     def _budget(self, precision: str, of_cache: bool) -> Errors:
         """The largest errors of plain cached eager at this precision, in logits or in the cache."""
@@ -204,7 +181,7 @@ class Gate:
         return self._rows
 
     @torch.inference_mode()
-    def _drift(self, decoder: Decoder) -> dict[str, float | int | None]:
+    def _drift(self, decoder: Decoder) -> Drift:
         trial = self._trial(decoder, self.steps)
         logits = [decoder.prefill(trial.prompt)[:, None].clone()]
         logits += [decoder.step(token)[:, None] for token in trial.forced.split(1, dim=1)]

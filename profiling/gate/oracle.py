@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from profiling.results.record import Drift
 from variants.backends.modules import Modules
 from variants.config import GPTConfig
 from variants.decoder import Decoder, Parts, build_parts
@@ -123,20 +124,20 @@ def greedy_agreement(tokens: Tensor, start: int, truth: Tensor, tie: float) -> t
     return first, int(tied.sum())
 
 
-def agreement_with(got: Tensor, truth: Tensor) -> dict[str, float | int | None]:
+def agreement_with(got: Tensor, truth: Tensor) -> Drift:
     """Damage of a reduced precision: logits [B,T,V] against the full-precision ones, position by position."""
     p, q = truth.double().log_softmax(-1), got.double().log_softmax(-1)
     same = got.argmax(-1) == truth.argmax(-1)
     differing = (~same).any(dim=0).nonzero()
     first = int(differing[0]) if len(differing) else None
     top2 = truth.double().topk(2, dim=-1).values
-    return {
-        "top1_agreement": float(same.double().mean()),
-        "mean_kl_nats": float((p.exp() * (p - q)).sum(-1).mean()),
-        "rms_logit_error": Errors.of(got, truth.double()).rms,
-        "first_divergence": first,
-        "margin_there": None if first is None else float((top2[..., 0] - top2[..., 1])[:, first].min()),
-    }
+    return Drift(
+        top1_agreement=float(same.double().mean()),
+        mean_kl_nats=float((p.exp() * (p - q)).sum(-1).mean()),
+        rms_logit_error=Errors.of(got, truth.double()).rms,
+        first_divergence=first,
+        margin_there=None if first is None else float((top2[..., 0] - top2[..., 1])[:, first].min()),
+    )
 
 
 def random_stream(vocab_size: int, batch: int, n: int, seed: int) -> Tensor:

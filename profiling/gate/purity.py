@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from profiling.gate.oracle import random_stream
+from profiling.results.record import Agreement, Purity
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT
@@ -18,27 +20,6 @@ from variants.slots.head import all_positions
 TOKENS = 128  # of all texts of one context together
 SHOWN = 4  # attention rows that are kept, as the article prints
 KV = list[tuple[Tensor, Tensor]]
-
-
-@dataclass(frozen=True)
-class Purity:
-    """One context n of one kind of model; maxima are over all layers and heads of `texts` random texts.
-
-    appended: change of the first n attention rows when a token is appended; replaced: change of those rows
-    and of the first n tokens' keys and values when the appended token is another one; drift: difference of
-    the new token's logits, cached against recomputed; flips: texts whose argmax differs; argmax: (recomputed,
-    cached) of the first text that flips, else of the first; before, after: rows of layer 0, head 0.
-    """
-
-    context: int
-    texts: int
-    appended: float
-    replaced: float
-    drift: float
-    flips: int
-    argmax: tuple[int, int]
-    before: list[list[float]]
-    after: list[list[float]]
 
 
 class SequenceNorm(nn.Module):
@@ -147,7 +128,7 @@ def _apart(first: Tensor, second: Tensor) -> float:
     return float((first - second).abs().max())
 
 
-def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> dict[str, dict[str, Any]]:
+def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> dict[str, Agreement]:
     """Every cached rung that runs here without a compiler, against naive, over `new` greedy tokens.
 
     Per rung: max |difference| of all steps' logits with naive's tokens fed to both, and whether its own
@@ -169,7 +150,7 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
         decoder = Decoder.of(variant, model)
         own, _ = _greedy(decoder, tokens, new)
         logits = [decoder.prefill(tokens), *(decoder.step(token) for token in said[:, :-1].split(1, dim=1))]
-        found[variant.name] = {"max": _apart(torch.cat(logits), truth), "same_tokens": torch.equal(own, said)}
+        found[variant.name] = Agreement(_apart(torch.cat(logits), truth), torch.equal(own, said))
     return found
 
 

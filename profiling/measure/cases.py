@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
 
 from torch import Tensor
 
 from profiling.gate.oracle import random_stream
-from profiling.measure.workload import BUCKETS, Workload
+from profiling.results.record import BUCKETS, Difference, Entry, Workload
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -40,18 +39,16 @@ def width_configs(config: GPTConfig) -> list[GPTConfig]:
     return [narrow_config(config, width) for width in WIDTHS if width < config.n_embd]
 
 
-def described(variant: Variant) -> dict[str, Any]:
+def described(variant: Variant) -> Entry:
     """What a record says of a variant before anything is known about it here."""
-    return {
-        "parent": variant.parent.name if variant.parent else None,
-        "difference": variant.difference,
-        "owns": variant.owned_slots,
-        "removes": variant.removes,
-        "pages": variant.pages.name,
-        "precision": variant.precision.name,
-        "status": "planned",
-        "reason": "",
-    }
+    return Entry(
+        parent=variant.parent.name if variant.parent else None,
+        difference=Difference(*variant.difference) if variant.difference else None,
+        owns=list(variant.owned_slots),
+        removes=variant.removes,
+        pages=variant.pages.name,
+        precision=variant.precision.name,
+    )
 
 
 class Inputs:
@@ -79,7 +76,7 @@ class Inputs:
 
 @dataclass(eq=False)
 class Case:
-    """A decoder under measurement. Without a cache a step is long: it is visited less, without settling."""
+    """A decoder under measurement. Without a cache a step is long: it is visited less, without warm-up."""
 
     name: str
     decoder: Decoder
@@ -101,8 +98,8 @@ class Case:
         return self.workload.rounds if self.cached else min(self.workload.rounds, self.workload.naive_rounds)
 
     @property
-    def settle(self) -> int:
-        return self.workload.settle if self.cached else 0
+    def warm_up(self) -> int:
+        return self.workload.warm_up if self.cached else 0
 
     @property
     def steps(self) -> int:

@@ -9,15 +9,16 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.tracing import traced
-from profiling.results.duel import Block, next_look
+from profiling.results.duel import next_look
 from profiling.results.metrics import REPLAYS
+from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
 
 OTHERS_EVERY, TRACE_EVERY = 4, 10  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
@@ -87,16 +88,16 @@ class Ring:
             raise _Crash(name, error) from error
         return ms
 
-    def block(self, pair: Pair, number: int) -> Block:
+    def block(self, pair: Pair, number: int) -> DuelBlock:
         """The `number`-th block of a pair, its order drawn."""
         first, second = pair
         mirrored = random.Random(f"{self.entropy} {first} {second} {number}").random() < 0.5
         outer, inner = (second, first) if mirrored else (first, second)
         self.step_ms(outer)
         a, b, c, d = (self.step_ms(name) for name in (outer, inner, inner, outer))
-        return Block(first, second, mirrored, (a, b, c, d))
+        return DuelBlock(first, second, mirrored, (a, b, c, d))
 
-    def turn(self, plan: Plan, number: int) -> list[Block]:
+    def turn(self, plan: Plan, number: int) -> list[DuelBlock]:
         """One block of each contrast that is due, in shuffled order."""
         due = [*plan.deciding, *(plan.others if number % OTHERS_EVERY == 0 else ())]
         order = random.Random(f"{self.entropy} {number}").sample(due, len(due))
@@ -111,38 +112,42 @@ class Ring:
                 self.failed(crash.name, crash.error)
         return blocks
 
-    def trace(self, name: str, path: Path, rates: dict[str, float | None]) -> dict[str, Any]:
-        """A trace between plain steps: {plain_ms, event_us, analysis}."""
+    def trace(self, name: str, path: Path, peaks: Peaks) -> DuelTrace:
+        """A trace between plain steps."""
         before = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2)]
-        found = traced(self.contestants[name], path, rates)
+        found = traced(self.contestants[name], path, peaks)
         self.contestants[name].load(self.context)
         after = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2 + 1)][1:]
-        plain = sorted([*before, *after])
-        middle = (plain[len(plain) // 2 - 1] + plain[len(plain) // 2]) / 2
-        return {"plain_ms": middle, "event_us": rates.get("profiler_event_us"), "analysis": found["analysis"]}
+        return DuelTrace(median([*before, *after]), peaks.profiler_event_us, found)
 
 
 def fight(
     ring: Ring,
     plan: Plan,
-    stored: dict[str, Any],
+    steps: DuelSteps,
     max_seconds: float,
-    trace: Callable[[], dict[str, Any]] | None,
+    trace: Callable[[], DuelTrace] | None,
+    keep: Callable[[DuelSteps], None],
     decided: Callable[[], bool],
     progress: Callable[[int, int], None],
 ) -> None:
-    """Add turns to `stored` until a look decides or the time is spent, which is a look too."""
+    """Add turns to `steps` until a look decides or the time is spent, which is a look too.
+
+    `keep` is handed the steps after every turn.
+    """
     end = time.monotonic() + max_seconds
+    turns = steps.turns
     while True:
-        look = next_look(stored["looks"])
-        while stored["turns"] < look and time.monotonic() < end:
-            if stored["turns"] % TRACE_EVERY == 0:
-                progress(stored["turns"], look)
+        look = next_look(steps.looks)
+        while turns < look and time.monotonic() < end:
+            if turns % TRACE_EVERY == 0:
+                progress(turns, look)
                 if trace is not None and plan.traced in ring.contestants:
-                    stored["traces"].append(trace())
-            stored["blocks"] += [asdict(block) for block in ring.turn(plan, stored["turns"])]
-            stored["turns"] += 1
-        if stored["turns"] not in (0, *stored["looks"]):
-            stored["looks"].append(stored["turns"])
+                    steps.traces.append(trace())
+            steps.blocks.extend(ring.turn(plan, turns))
+            turns += 1
+            keep(replaced(steps, turns=turns))
+        if turns not in (0, *steps.looks):
+            steps.looks.append(turns)
         if decided() or time.monotonic() >= end:
             return

@@ -10,27 +10,28 @@ from pathlib import Path
 import psutil
 import torch
 
+from profiling.results.record import Environment
 from variants.slots.pages import THP
 
 PACKAGES = ("torch", "triton", "numpy", "decode-floor")
 
 
-def environment(device: torch.device) -> dict[str, object]:
+def environment(device: torch.device) -> Environment:
     """Device, processor, threads, memory, pages, versions and load."""
-    return {
-        "device": device.type,
-        "device_name": device_name(device),
-        "cpu": cpu_name(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "simd": torch.backends.cpu.get_cpu_capability(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "huge_pages": THP.read_text().strip() if THP.exists() else None,
-        "os": platform.platform(),
-        "python": platform.python_version(),
-        "packages": {name: _version(name) for name in PACKAGES},
-        "load_at_start": psutil.getloadavg()[0],
-    }
+    return Environment(
+        device=device.type,
+        device_name=device_name(device),
+        cpu=cpu_name(),
+        cores=os.cpu_count(),
+        threads=torch.get_num_threads(),
+        simd=torch.backends.cpu.get_cpu_capability(),
+        memory_bytes=psutil.virtual_memory().total,
+        huge_pages=THP.read_text().strip() if THP.exists() else None,
+        os=platform.platform(),
+        python=platform.python_version(),
+        packages={name: _version(name) for name in PACKAGES},
+        load_at_start=psutil.getloadavg()[0],
+    )
 
 
 def device_name(device: torch.device) -> str:

@@ -16,6 +16,7 @@ from profiling.cost.work import (
     macs,
     step_work,
 )
+from profiling.results.record import Ops, Peaks, StepPrediction
 from variants.decoder import Decoder
 from variants.model import GPT
 
@@ -33,7 +34,7 @@ class _Ops(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def step_ops(decoder: Decoder) -> dict[str, int]:
+def step_ops(decoder: Decoder) -> Ops:
     """ATen operations that one step of this variant's backend dispatches, by one untimed eager step.
 
     On a GPU each computing op is about one launch. The decoder is reset.
@@ -42,7 +43,7 @@ def step_ops(decoder: Decoder) -> dict[str, int]:
     with torch.inference_mode(), _Ops() as ops:
         decoder.backend.step(decoder.token)
     decoder.reset()
-    return {"computing_ops": ops.computing, "view_ops": ops.views}
+    return Ops(computing_ops=ops.computing, view_ops=ops.views)
 
 
 def weights_read_whole(model: GPT) -> list[Tensor]:
@@ -66,16 +67,14 @@ def floor_bytes(decoder: Decoder, context: int) -> int:
     return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
 
 
-def predict(decoder: Decoder, context: int, ceilings: dict[str, float | None]) -> dict[str, float | int]:
-    """Bytes and MACs of one step at this context, and the ms that this machine's ceilings give them."""
+def predict(decoder: Decoder, context: int, peaks: Peaks) -> StepPrediction:
+    """Bytes and MACs of one step at this context, and the ms that this machine's peaks give them."""
     config, batch = decoder.model.config, decoder.batch
     n_bytes = floor_bytes(decoder, context)
     count = macs(config, step_work(decoder.variant, context, decoder.bucket(context))) * batch
-    read, rate = ceilings["read_gb_per_s"], ceilings["matmul_flop_per_s"]
-    assert read is not None and rate is not None
-    return {
-        "bytes": n_bytes,
-        "macs": count,
-        "memory_ms": n_bytes / read / 1e6,
-        "arithmetic_ms": FLOPS_PER_MAC * count / rate * 1e3,
-    }
+    return StepPrediction(
+        bytes=n_bytes,
+        macs=count,
+        memory_ms=n_bytes / peaks.read_gb_per_s / 1e6,
+        arithmetic_ms=FLOPS_PER_MAC * count / peaks.matmul_flop_per_s * 1e3,
+    )

@@ -10,6 +10,7 @@ import psutil
 import torch
 
 from profiling.measure.memory import storage_bytes
+from profiling.results.record import CacheSizes
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.model import GPT
@@ -17,10 +18,8 @@ from variants.option import declared
 from variants.slots.mask import MaskOption
 from variants.spec import Variant
 
-Sizes = dict[str, int | None]
 
-
-def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Sizes:
+def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> CacheSizes:
     """Bytes of the cache with `context` tokens held: tensors; on CUDA requested and allocated, else None.
 
     The past is loaded, its last token comes from a real step, as in a generation.
@@ -37,7 +36,7 @@ def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Sizes
     after = _allocator(device)
     tensors = storage_bytes(decoder.cache.buffers())
     grown = {key: after[key] - before[key] + empty for key in after} if after and before else {}
-    return {"tensors": tensors, "requested": grown.get("requested"), "allocated": grown.get("allocated")}
+    return CacheSizes(tensors, grown.get("requested"), grown.get("allocated"))
 
 
 def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int | None:
@@ -47,7 +46,7 @@ def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int
     """
     if model.device.type != "cuda":
         return None
-    first, second = (cache_bytes(variant, model, batch, context)["requested"] for _ in range(2))
+    first, second = (cache_bytes(variant, model, batch, context).requested for _ in range(2))
     assert first is not None and second is not None
     return first - second
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pandas as pd
 import torch
+from msgspec.structs import replace
 
 from profiling.cost.work import kv_read_bytes, parameters
 from profiling.measure.footprint import free_bytes
 from profiling.measure.runner import Progress, Runner
-from profiling.measure.workload import Workload
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import GrowthRecord, PointRecord, Workload
 from profiling.results.stats import Interval, intercepts, quantiles, robust_interval
 from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
@@ -55,7 +56,11 @@ def points(models: Sequence[str], batches: Sequence[int], threads: Sequence[int]
 
 
 def grow(
-    run: RunFolder, points: Sequence[Point], variant: Variant, workload: Workload, progress: Progress
+    run: RunFolder[GrowthRecord],
+    points: Sequence[Point],
+    variant: Variant,
+    workload: Workload,
+    progress: Progress,
 ) -> dict[Point, Measured]:
     """What was measured of each point; `run` is warned of those that do not fit or are not proven."""
     found: dict[Point, Measured] = {}
@@ -87,22 +92,27 @@ def _needed_bytes(config: GPTConfig, workload: Workload) -> int:
 
 
 def _measured(
-    run: RunFolder, point: Point, variant: Variant, workload: Workload, model: GPT, progress: Progress
+    run: RunFolder[GrowthRecord],
+    point: Point,
+    variant: Variant,
+    workload: Workload,
+    model: GPT,
+    progress: Progress,
 ) -> Measured | None:
     """One point in a run folder below `run`. The base is timed as narrow models too."""
     torch.set_num_threads(point.threads)
-    folder = RunFolder.create(run.path / "points", "growth", point.label)
+    folder = RunFolder.create(run.path / "points", PointRecord, point.label)
     runner = Runner(folder, workload, model, [variant])
     runner.progress = lambda what, done, total: progress(f"{point.label}: {what}", done, total)
     runner.describe(point.model)
     (runner.prove if point.axis else runner.prepare)()
-    entry = folder.data["variants"][variant.name]
-    if entry["status"] != "proven":
-        run.warn(f"{point.label}: {entry['status']}: {entry['reason']}")
+    entry = folder.record.variants[variant.name]
+    if entry.status != "proven":
+        run.warn(f"{point.label}: {entry.status}: {entry.reason}")
         return None
     runner.measure()
     folder.finish()
-    return Measured(folder.data)
+    return Measured(folder.record)
 
 
 # -- from the records to numbers --------------------------------------------------------------
@@ -142,20 +152,20 @@ def at_context(found: Measured, variant: str, context: int, value: str) -> Step:
 
 def at_width(found: Measured, variant: str, width: int) -> Step:
     """The step of a narrow model at the smallest context."""
-    n_bytes = found.record["variants"][variant]["narrow_bytes"][str(width)]
+    n_bytes = found.entry(variant).narrow_bytes[width]
     steps, reads = found.steps(variant, found.contexts[0], width), found.own_read(variant, width)
     return _step(found, steps, reads, n_bytes, str(width))
 
 
 def _step(found: Measured, steps: pd.Series, reads: pd.Series, n_bytes: int, value: str) -> Step:
-    step_ms, floor_ms = (quantiles(list(series))["median"] for series in (steps, reads))
+    step_ms, floor_ms = (quantiles(list(series)).median for series in (steps, reads))
     ratio, excess = found.ratio(steps, reads), found.difference(steps, reads)
     return Step(value, n_bytes, step_ms, floor_ms, ratio, excess)
 
 
 def widths(found: Measured, variant: str) -> list[int]:
     """Of the narrow models that were timed, ascending."""
-    return sorted(int(width) for width in found.record["variants"][variant].get("narrow_bytes", {}))
+    return sorted(found.entry(variant).narrow_bytes)
 
 
 @dataclass(frozen=True)
@@ -183,8 +193,7 @@ def _bytes_per_token(found: Measured, variant: str) -> float:
 
 
 def _bytes(found: Measured, variant: str, context: int) -> int:
-    n_bytes: int = found.record["variants"][variant]["prediction"][str(context)]["bytes"]
-    return n_bytes
+    return found.entry(variant).prediction[context].bytes
 
 
 def slope_over_bytes(found: Measured, variant: str) -> Interval | None:

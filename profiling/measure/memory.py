@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from profiling.cost.work import kv_bytes_per_token
+from profiling.results.record import Memory
 from variants.decoder import Decoder
 
 
@@ -15,17 +16,17 @@ def storage_bytes(tensors: list[Tensor]) -> int:
     return sum(storages.values())
 
 
-def decoder_bytes(decoder: Decoder) -> dict[str, int | None]:
+def decoder_bytes(decoder: Decoder) -> Memory:
     """What this decoder holds. `cache_formula_bytes` is 2 L Hkv D per token and row, at the tokens held."""
     cache = decoder.cache.buffers()
     model = decoder.model
     stored = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize) if cache else 0
     per_token = kv_bytes_per_token(model.config, stored)
-    return {
-        "weights_bytes": storage_bytes([*model.parameters(), *model.buffers()]),
-        "cache_bytes": storage_bytes(cache),
-        "cache_formula_bytes": per_token * decoder.length * decoder.batch,
-        "mask_bytes": storage_bytes(decoder.mask.buffers()),
-        "artefact_bytes": sum(sum(warm.bytes.values()) for warm in decoder.executor.log),
-        "allocated_bytes": torch.cuda.memory_allocated(model.device) if model.device.type == "cuda" else None,
-    }
+    return Memory(
+        weights_bytes=storage_bytes([*model.parameters(), *model.buffers()]),
+        cache_bytes=storage_bytes(cache),
+        cache_formula_bytes=per_token * decoder.length * decoder.batch,
+        mask_bytes=storage_bytes(decoder.mask.buffers()),
+        compiled_step_bytes=sum(sum(warm.bytes.values()) for warm in decoder.executor.log),
+        allocated_bytes=torch.cuda.memory_allocated(model.device) if model.device.type == "cuda" else None,
+    )

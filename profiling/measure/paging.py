@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Any
 
 import torch
 from torch import Tensor
 
 from profiling.gate.oracle import random_stream
 from profiling.measure.clock import Clock
+from profiling.results.record import PrefixPrompt, Queue, SharedPrefix
 from profiling.sizing.serving import Blocks, Slabs, Store, lengths, serve
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -23,7 +22,7 @@ SLABS = 8  # the memory of the queue: as many slabs of the model's limit
 STAMP = 3  # tokens of a timestamp or request id, different in every request
 
 
-def queue(requests: int, limit: int, seed: int) -> dict[str, Any]:
+def queue(requests: int, limit: int, seed: int) -> Queue:
     """The three ways to hand out the same memory to the same requests."""
     slots, mix = SLABS * limit, lengths(requests, limit, seed)
     stores: dict[str, Store] = {
@@ -31,17 +30,13 @@ def queue(requests: int, limit: int, seed: int) -> dict[str, Any]:
         "slab of the final length": Slabs(slots, None),
         "blocks": Blocks(slots),
     }
-    return {
-        "slots": slots,
-        "block": BLOCK,
-        "mix": mix,
-        "served": {name: asdict(serve(mix, store)) for name, store in stores.items()},
-    }
+    served = {name: serve(mix, store) for name, store in stores.items()}
+    return Queue(slots=slots, block=BLOCK, mix=mix, served=served)
 
 
 def prefixes(
     model: GPT, precision: str, layouts: Sequence[str], prompts: int, seed: int
-) -> dict[str, dict[str, Any]]:
+) -> dict[str, SharedPrefix]:
     """Prefills that share a system prompt, per layout: tokens not computed, TTFT, equality to the bit."""
     limit, vocabulary = model.config.n_ctx, model.config.vocab_size
     sizes = {"system": min(256, limit // 2), "time": STAMP, "question": min(24, limit // 8)}
@@ -59,11 +54,11 @@ def prefixes(
         texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
         rows = [_prefilled(decoder, alone, text) for text in texts]
         used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
-        found[layout] = {"prompts": rows, "bit_equal": all(r["bit_equal"] for r in rows), "blocks": used}
+        found[layout] = SharedPrefix(prompts=rows, blocks=used)
     return found
 
 
-def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> dict[str, Any]:
+def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> PrefixPrompt:
     """One prompt over what the pool holds, timed, and the same passes in a decoder that shares nothing."""
     made: list[tuple[Tensor, int]] = []
     (ms,) = Clock(text.device).each_ms(lambda: made.append(prefill_shared(decoder, text)), 1)
@@ -72,4 +67,4 @@ def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> dict[str, Any]
     if held:
         alone.prefill(text[:, :held])
     same = torch.equal(alone.extend(text[:, held:])[:, -1], logits)
-    return {"tokens": text.size(1), "shared": held, "ms": ms, "bit_equal": same}
+    return PrefixPrompt(tokens=text.size(1), shared=held, ms=ms, bit_equal=same)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from profiling.measure.clock import Clock, activities
+from profiling.results.record import Peaks
 from variants.backends.one_launch import PlainRead, why_no_one_launch
 from variants.executors.capture_rules import CaptureError
 from variants.executors.tape import record
@@ -24,20 +25,20 @@ MATMUL_SIZE = {"cpu": 1024, "cuda": 8192, "mps": 4096}
 SMALL_OPS = 200
 
 
-def ceilings(device: torch.device, dtype: torch.dtype) -> dict[str, float | None]:
+def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Rates of this device. None is what could not be measured here."""
     clock = Clock(device)
     read_ms = _settled(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
     n = MATMUL_SIZE[device.type]
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
-    return {
-        "read_gb_per_s": LARGE_BYTES / read_ms / 1e6,
-        "matmul_flop_per_s": 2 * n**3 / _settled(clock, lambda: a @ b, 5) * 1e3,
-        "launch_us": _launch_us(clock, device),
-        "graph_node_us": _graph_node_us(clock, device),
-        "tape_op_us": _tape_op_us(clock, device),
-        "profiler_event_us": _profiler_event_us(clock, device),
-    }
+    return Peaks(
+        read_gb_per_s=LARGE_BYTES / read_ms / 1e6,
+        matmul_flop_per_s=2 * n**3 / _settled(clock, lambda: a @ b, 5) * 1e3,
+        launch_us=_launch_us(clock, device),
+        graph_node_us=_graph_node_us(clock, device),
+        tape_op_us=_tape_op_us(clock, device),
+        profiler_event_us=_profiler_event_us(clock, device),
+    )
 
 
 def _settled(clock: Clock, action: Callable[[], object], times: int) -> float:
@@ -114,11 +115,11 @@ class FloorReader:
     def _beside(self, n_bytes: int) -> int:
         return n_bytes - sum(weight.nbytes for weight in self.weights)
 
-    def read_ms(self, n_bytes: int, settle: int, times: int) -> list[float]:
-        """Times of reading the same `n_bytes` again and again, after `settle` untimed reads."""
+    def read_ms(self, n_bytes: int, warm_up: int, times: int) -> list[float]:
+        """Times of reading the same `n_bytes` again and again, after `warm_up` untimed reads."""
         parts = [*self.weights, self.buffer[: self._beside(n_bytes) // 4]]
         read = self.reading(parts)
-        self.clock.each_ms(read, settle)
+        self.clock.each_ms(read, warm_up)
         return self.clock.each_ms(read, times)
 
 

@@ -11,8 +11,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict
-from typing import Any
+from typing import Generic, TypeVar
 
 from profiling.gate import Gate
 from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
@@ -21,13 +20,26 @@ from profiling.measure.duel import Ring, fight, planned
 from profiling.measure.environment import environment
 from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.memory import decoder_bytes
-from profiling.measure.peaks import ceilings
+from profiling.measure.peaks import peaks
 from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
-from profiling.measure.visits import FirstToken, Generation, Prefills, Steps, plain_reads
-from profiling.measure.workload import Workload
+from profiling.measure.visits import Generation, Prefills, Prompt, Steps, plain_reads
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import (
+    BatchRecord,
+    CompiledStep,
+    DuelSteps,
+    DuelTrace,
+    Entry,
+    Measurement,
+    Model,
+    Peaks,
+    PredictedReplay,
+    ThroughputRecord,
+    Workload,
+    replaced,
+)
 from profiling.results.verdict import UNDECIDED, verdict
 from variants.decoder import Decoder
 from variants.errors import one_line
@@ -39,10 +51,13 @@ GATE_FORCED = 32  # random tokens that the gate feeds in one by one
 Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
 
 
-class Runner:
+M = TypeVar("M", bound=Measurement)
+
+
+class Runner(Generic[M]):
     """One run of one workload over some variants of one model."""
 
-    def __init__(self, run: RunFolder, workload: Workload, model: GPT, variants: list[Variant]) -> None:
+    def __init__(self, run: RunFolder[M], workload: Workload, model: GPT, variants: list[Variant]) -> None:
         self.run, self.workload, self.model, self.variants = run, workload, model, variants
         self.progress: Progress = lambda what, done, total: None
         self.clock = Clock(model.device)
@@ -50,22 +65,30 @@ class Runner:
             v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
         ).precision.name
         self.cases: list[Case] = []
-        self.record: dict[str, Any] = run.data
-        self.record["variants"] = {v.name: described(v) for v in variants}
-        self.entropy: int = self.record.setdefault("entropy", secrets.randbits(53))
-        self.record.setdefault("samples", [])
-        self.record.setdefault("floors", [])
-        self.record.setdefault("ttft", [])
+        run.update(
+            variants={v.name: described(v) for v in variants},
+            entropy=run.record.entropy or secrets.randbits(53),
+        )
+
+    @property
+    def record(self) -> M:
+        return self.run.record
+
+    @property
+    def peaks(self) -> Peaks:
+        assert self.record.peaks is not None  # `describe` comes first
+        return self.record.peaks
 
     # -- phases, in order ---------------------------------------------------------------------
 
     def describe(self, model_name: str) -> None:
-        """Environment, workload and ceilings: everything that does not depend on a variant."""
-        config = self.model.config
-        self.record["environment"] = environment(self.model.device)
-        self.record["workload"] = asdict(self.workload)
-        self.record["model"] = {"name": model_name, "precision": self.precision, **asdict(config)}
-        self.record["ceilings"] = ceilings(self.model.device, self.model.dtype)
+        """Environment, workload and peaks: everything that does not depend on a variant."""
+        self.run.update(
+            environment=environment(self.model.device),
+            workload=self.workload,
+            model=Model(model_name, self.precision, self.model.config),
+            peaks=peaks(self.model.device, self.model.dtype),
+        )
         self.run.save()
 
     def prove(self) -> None:
@@ -79,7 +102,7 @@ class Runner:
         between = [] if self.workload.brief_gate else width_configs(self.model.config)
         for config in (narrow, *between):
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
-            passed = [v for v in self.variants if self._entry(v.name)["status"] == "proven"]
+            passed = [v for v in self.variants if self._entry(v.name).status == "proven"]
             chosen = [v for v in passed if v.cache.keeps and (config is narrow or not v.executor.compiles)]
             self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=16)
 
@@ -90,28 +113,30 @@ class Runner:
             return
         gc.collect()  # the proof's float64 copy of the model hangs in reference cycles
         record, workload = self.record, self.workload
-        steps = [Steps(case, self.clock, record["samples"], self.entropy) for case in self.cases]
-        first = [FirstToken(case, self.clock, record["ttft"]) for case in self.cases if case.full_size]
-        reads = plain_reads(self.cases, workload.steps, record["floors"])
-        done = 1 + max((sample["round"] for sample in record["samples"]), default=-1)
+        steps = [Steps(case, self.clock, record.entropy, record.samples) for case in self.cases]
+        first = [Prompt(case, self.clock, record.ttft) for case in self.cases if case.full_size]
+        reads = plain_reads(self.cases, workload.steps, record.floors)
+        done = 1 + max((sample.round for sample in record.samples), default=-1)
         before = _compiled_graphs()
         for rounds in self._rounds([*steps, *first, *reads], range(done, workload.rounds)):
             if rounds.is_integer():
-                record["recompiles_while_timing"] = _compiled_graphs() - before
+                self.run.update(recompiles_while_timing=_compiled_graphs() - before)
                 self.progress("rounds", int(rounds), workload.rounds)
 
     def duel(self, max_seconds: float, traces: bool) -> None:
         """Blocks of single steps for what decides and for every rung, added to what the record has."""
         contestants = {c.name: c for c in self._traceable() if c.cached}
-        plan = planned({name: self._entry(name)["parent"] for name in contestants})
+        plan = planned({name: self._entry(name).parent for name in contestants})
         if plan is None:
             return
-        stored = self.record.setdefault("duel", {"turns": 0, "looks": [], "blocks": [], "traces": []})
-        ring = Ring(contestants, self.workload.contexts[0], self.clock, self.entropy, self._drop)
+        ring = Ring(contestants, self.workload.contexts[0], self.clock, self.record.entropy, self._drop)
         path = self.run.traces / "duel.pt.trace.json.gz"
 
-        def trace() -> dict[str, Any]:
-            return ring.trace(plan.traced or BASELINE, path, self.record["ceilings"])
+        def trace() -> DuelTrace:
+            return ring.trace(plan.traced or BASELINE, path, self.peaks)
+
+        def keep(steps: DuelSteps) -> None:
+            self.run.update(duel=steps)
 
         def decided() -> bool:
             self.run.save()
@@ -121,19 +146,20 @@ class Runner:
             self.progress("duel", done, look)
 
         with_traces = trace if traces and plan.traced else None
-        fight(ring, plan, stored, max_seconds, with_traces, decided, progress)
+        steps = self.record.duel or DuelSteps()
+        fight(ring, plan, steps, max_seconds, with_traces, keep, decided, progress)
         self.run.save()
 
-    def time_generations(self, prompt: int, new: int, rounds: int) -> None:
+    def time_generations(self: Runner[ThroughputRecord], prompt: int, new: int, rounds: int) -> None:
         """Whole generations of every case, into the record's `generations`."""
-        into = self.record.setdefault("generations", [])
-        visits = [Generation(case, self.clock, into, prompt, new) for case in self._once()]
+        into = self.record.generations
+        visits = [Generation(case, self.clock, prompt, new, into) for case in self._once()]
         self._loop(f"generate {new} tokens", visits, rounds)
 
-    def time_prefills(self, lengths: Sequence[int], rounds: int) -> None:
+    def time_prefills(self: Runner[BatchRecord], lengths: Sequence[int], rounds: int) -> None:
         """Prefills of these lengths of every case, into the record's `prefills`."""
-        into = self.record.setdefault("prefills", [])
-        visits = [Prefills(case, self.clock, into, lengths) for case in self._once()]
+        into = self.record.prefills
+        visits = [Prefills(case, self.clock, lengths, into) for case in self._once()]
         self._loop("prefill", visits, rounds)
 
     def _loop(self, what: str, visits: Sequence[Visit], rounds: int) -> None:
@@ -143,16 +169,16 @@ class Runner:
 
     def _rounds(self, visits: Sequence[Visit], numbers: range) -> Iterator[float]:
         """The rounds, stored at the end of each."""
-        for done in in_rounds(visits, self.entropy, numbers, self._drop):
+        for done in in_rounds(visits, self.record.entropy, numbers, self._drop):
             if done.is_integer():
                 self.run.save()
             yield done
 
     def _drop(self, name: str, error: Exception) -> None:
         """A variant that crashes while it is timed leaves, and the others go on."""
-        if name not in self.record["variants"]:
+        if name not in self.record.variants:
             raise error
-        self._entry(name).update(status="failed", reason=one_line(error))
+        self._note(name, status="failed", reason=one_line(error))
         self.cases = [case for case in self.cases if case.decoder.variant.name != name]
 
     def _once(self) -> list[Case]:
@@ -161,12 +187,12 @@ class Runner:
 
     def predict_replay(self) -> None:
         """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
-        parents = {self._entry(name)["parent"] for name in REPLAYS if name in self.record["variants"]}
+        parents = {self._entry(name).parent for name in REPLAYS if name in self.record.variants}
         for case in self._traceable():
             if case.name in parents:
                 path = self.run.traces / "before-timing.pt.trace.json.gz"
-                analysis = traced(case, path, self.record["ceilings"])["analysis"]
-                self.record["predicted_replay"] = {"from": case.name, **(analysis["replay"] or {})}
+                replay = traced(case, path, self.peaks).replay
+                self.run.update(predicted_replay=PredictedReplay(case.name, replay))
         self.run.save()
 
     def trace(self) -> None:
@@ -175,7 +201,7 @@ class Runner:
         for number, case in enumerate(cases):
             self.progress("trace", number, len(cases))
             path = self.run.traces / f"{case.name}.pt.trace.json.gz"
-            self._entry(case.name)["trace"] = traced(case, path, self.record["ceilings"])
+            self._note(case.name, trace=traced(case, path, self.peaks))
             if path.stat().st_size > LARGE_TRACE_BYTES:
                 self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
             self.run.save()
@@ -186,9 +212,12 @@ class Runner:
 
     # -- building and proving -----------------------------------------------------------------
 
-    def _entry(self, name: str) -> dict[str, Any]:
-        entry: dict[str, Any] = self.record["variants"][name]
-        return entry
+    def _entry(self, name: str) -> Entry:
+        return self.record.variants[name]
+
+    def _note(self, name: str, **found: object) -> None:
+        """Put what was found of a variant into the record."""
+        self.record.variants[name] = replaced(self._entry(name), **found)
 
     def _prepare_model(
         self,
@@ -225,43 +254,46 @@ class Runner:
         self, variant: Variant, inputs: Inputs, buckets: tuple[int, ...], gate: Gate, full: bool
     ) -> Decoder | None:
         """A decoder that passed the gate, or None with the reason in the record."""
-        entry, model = self._entry(variant.name), inputs.model
+        name, model = variant.name, inputs.model
         reason = variant.why_not(model.device.type)
         if reason:
-            entry.update(status="not run", reason=reason)
+            self._note(name, status="not run", reason=reason)
             return None
         start = time.perf_counter()
         try:
             decoder = Decoder.of(
                 variant, model, batch=self.workload.batch, capacity=buckets[-1], buckets=buckets
             )
-            warm_up = [asdict(cost) for cost in decoder.warm_up()]
+            compiled = [CompiledStep(cost.seconds, cost.bytes) for cost in decoder.warm_up()]
             seconds = time.perf_counter() - start
             result = gate.check(decoder) if full else gate.check_briefly(decoder)
             decoder.verify()
             if full and result.status == "pass":
-                self._describe_decoder(entry, decoder, inputs)
+                self._describe_decoder(name, decoder, inputs)
         except Exception as error:  # whatever a variant does wrong, the others are still measured
-            entry.update(status="failed", reason=one_line(error))
+            self._note(name, status="failed", reason=one_line(error))
             return None
+        reason = result.reason
         if full:
-            entry.update(gate=asdict(result), warm_up=warm_up, warm_up_s=seconds)
+            self._note(name, gate=result, compiled_steps=compiled, warm_up_s=seconds)
         else:
-            n_bytes = floor_bytes(decoder, self.workload.contexts[0])
-            entry.setdefault("narrow_bytes", {})[str(model.config.n_embd)] = n_bytes
-            if result.status == "fail":
-                result.reason = f"at width {model.config.n_embd}: {result.reason}"
-        entry.update(status="proven" if result.status == "pass" else "failed", reason=result.reason)
-        return decoder if result.status == "pass" else None
+            width, n_bytes = model.config.n_embd, floor_bytes(decoder, self.workload.contexts[0])
+            self._note(name, narrow_bytes=self._entry(name).narrow_bytes | {width: n_bytes})
+            reason = f"at width {width}: {reason}" if reason else ""
+        self._note(name, status="failed" if reason else "proven", reason=reason)
+        return None if reason else decoder
 
-    def _describe_decoder(self, entry: dict[str, Any], decoder: Decoder, inputs: Inputs) -> None:
+    def _describe_decoder(self, name: str, decoder: Decoder, inputs: Inputs) -> None:
         """Prediction and ops before anything is timed, and what it holds at the largest context."""
-        rates = self.record["ceilings"]
-        entry["prediction"] = {str(n): predict(decoder, n, rates) for n in (0, *self.workload.contexts)}
-        entry["ops"] = step_ops(decoder)
-        decoder.load(*inputs.first(self.workload.contexts[-1]))
-        entry["memory"] = decoder_bytes(decoder)
-        entry["slots"] = {str(n): decoder.bucket(n) for n in self.workload.contexts}
+        contexts, ops = self.workload.contexts, step_ops(decoder)
+        decoder.load(*inputs.first(contexts[-1]))
+        self._note(
+            name,
+            prediction={n: predict(decoder, n, self.peaks) for n in (0, *contexts)},
+            ops=ops,
+            memory=decoder_bytes(decoder),
+            slots={n: decoder.bucket(n) for n in contexts},
+        )
 
 
 def _compiled_graphs() -> int:

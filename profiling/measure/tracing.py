@@ -7,7 +7,6 @@ as the step's time.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from torch.profiler import profile, schedule
 
@@ -16,6 +15,7 @@ from profiling.analysis.predict import Costs
 from profiling.analysis.trace_analysis import analyse
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
+from profiling.results.record import Peaks, Phase, Trace
 from variants.backends.one_launch import OneLaunch, Span
 from variants.decoder import Decoder
 
@@ -52,18 +52,25 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
     return latencies[WARM_UP_STEPS:], spans
 
 
-def traced(case: Case, path: Path, ceilings: dict[str, float | None]) -> dict[str, Any]:
+def traced(case: Case, path: Path, peaks: Peaks) -> Trace:
     """Trace a case at its smallest context into `path`; what the record keeps of it."""
     context = case.contexts[0]
     case.load(context)
     profiled_ms, spans = trace_steps(case.decoder, path)
-    analysis = analyse(path, profiled_ms, _replay_costs(ceilings))
-    kept = {"file": path.name, "context": context, "profiled_ms": profiled_ms, "analysis": analysis}
-    return kept | ({"phases": phase_table(spans).to_dict("index")} if spans else {})
+    return analyse(path, context, profiled_ms, _replay_costs(peaks), _phases(spans))
 
 
-def _replay_costs(ceilings: dict[str, float | None]) -> Costs:
+def _phases(spans: list[Span]) -> dict[str, Phase]:
+    """What the record keeps of the phases inside a launch."""
+    if not spans:
+        return {}
+    table = phase_table(spans)
+    times = zip(table.index, table.slowest_us.tolist(), table.waiting_us.tolist(), strict=True)
+    return {str(phase): Phase(slowest_us, waiting_us) for phase, slowest_us, waiting_us in times}
+
+
+def _replay_costs(peaks: Peaks) -> Costs:
     """The replay's constants where this machine measured them."""
-    measured = {"tape_op_us": ceilings["tape_op_us"], "node_gap_us": ceilings["graph_node_us"]}
+    measured = {"tape_op_us": peaks.tape_op_us, "node_gap_us": peaks.graph_node_us}
     known = {name: (value, value, value) for name, value in measured.items() if value is not None}
     return Costs(**known, measured=frozenset(known))

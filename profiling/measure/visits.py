@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from torch import Tensor
 
@@ -13,10 +12,10 @@ from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.expect import floor_bytes, weights_read_whole
 from profiling.measure.peaks import FloorReader, page_sizes
+from profiling.results.record import FirstToken, FloorRead, GenerationSample, PrefillSample, Sample
 
-RELOADED_SETTLE = 1  # untimed steps after a case was put at another context: its own code is warm already
+RELOADED_WARM_UP = 1  # untimed steps after a case was put at another context: its own code is warm already
 ALWAYS = 1 << 30  # rounds of what is part of every round
-Rows = list[dict[str, Any]]  # where a visit stores what it timed
 
 
 @dataclass(frozen=True)
@@ -25,7 +24,6 @@ class CaseVisit:
 
     case: Case
     clock: Clock
-    into: Rows
 
     @property
     def subject(self) -> str:
@@ -38,12 +36,10 @@ class CaseVisit:
 
 @dataclass(frozen=True)
 class Steps(CaseVisit):
-    """Single steps at every context, in shuffled order.
-
-    Stores {round, variant, width, context, batch, steps_ms, pipelined_ms}.
-    """
+    """Single steps at every context, in shuffled order."""
 
     entropy: int
+    into: list[Sample]
 
     @property
     def rounds(self) -> int:
@@ -55,31 +51,34 @@ class Steps(CaseVisit):
             case.contexts, len(case.contexts)
         )
         for place, context in enumerate(contexts):
-            settle = case.settle if place == 0 else min(case.settle, RELOADED_SETTLE)
-            self.into.append({"round": number, **self._timed(context, settle)})
+            warm_up = case.warm_up if place == 0 else min(case.warm_up, RELOADED_WARM_UP)
+            self.into.append(self._timed(number, context, warm_up))
 
-    def _timed(self, context: int, settle: int) -> dict[str, Any]:
+    def _timed(self, number: int, context: int, warm_up: int) -> Sample:
         case, decoder = self.case, self.case.decoder
         case.load(context)
-        self.clock.each_ms(decoder.advance, settle)
+        self.clock.each_ms(decoder.advance, warm_up)
         steps = self.clock.each_ms(decoder.advance, case.steps)
         pipelined = None
         if decoder.model.device.type != "cpu":  # a CPU step is done when its call returns
             pipelined = self.clock.pipelined_ms(decoder.advance, case.steps)
         decoder.verify()
-        return {
-            "variant": case.name,
-            "width": case.width,
-            "context": context,
-            "batch": decoder.batch,
-            "steps_ms": steps,
-            "pipelined_ms": pipelined,
-        }
+        return Sample(
+            round=number,
+            variant=case.name,
+            width=case.width,
+            context=context,
+            batch=decoder.batch,
+            steps_ms=steps,
+            pipelined_ms=pipelined,
+        )
 
 
 @dataclass(frozen=True)
-class FirstToken(CaseVisit):
-    """The prefill of the workload's prompt. Stores {round, variant, ms}."""
+class Prompt(CaseVisit):
+    """The prefill of the workload's prompt."""
+
+    into: list[FirstToken]
 
     @property
     def rounds(self) -> int:
@@ -87,17 +86,18 @@ class FirstToken(CaseVisit):
 
     def __call__(self, number: int) -> None:
         (ms,) = self.clock.each_ms(prefill(self.case, self.case.workload.prompt), 1)
-        self.into.append({"round": number, "variant": self.case.name, "ms": ms})
+        self.into.append(FirstToken(round=number, variant=self.case.name, ms=ms))
 
 
 @dataclass(frozen=True)
 class Prefills(CaseVisit):
-    """Time to first token over prompt length. Stores {round, variant, prompt, ms}.
+    """Time to first token over prompt length.
 
     In the first round an untimed prefill of each length goes before: it also chooses the shape's kernels.
     """
 
     lengths: Sequence[int]
+    into: list[PrefillSample]
 
     def __call__(self, number: int) -> None:
         for n in self.lengths:
@@ -105,7 +105,7 @@ class Prefills(CaseVisit):
             if number == 0:
                 action()
             (ms,) = self.clock.each_ms(action, 1)
-            self.into.append({"round": number, "variant": self.case.name, "prompt": n, "ms": ms})
+            self.into.append(PrefillSample(round=number, variant=self.case.name, prompt=n, ms=ms))
 
 
 @dataclass(frozen=True)
@@ -113,19 +113,17 @@ class Generation(CaseVisit):
     """`new` tokens after `prompt` ones: a prefill, which gives the first, and a step for each further one.
 
     Every token is timed with a sync, so the sum of the first n is the latency of n tokens.
-    Stores {round, variant, prompt, tokens_ms[new]}.
     """
 
     prompt: int
     new: int
+    into: list[GenerationSample]
 
     def __call__(self, number: int) -> None:
         first = self.clock.each_ms(prefill(self.case, self.prompt), 1)
         rest = self.clock.each_ms(self.case.decoder.advance, self.new - 1)
-        tokens = [*first, *rest]
-        self.into.append(
-            {"round": number, "variant": self.case.name, "prompt": self.prompt, "tokens_ms": tokens}
-        )
+        name, tokens = self.case.name, [*first, *rest]
+        self.into.append(GenerationSample(round=number, variant=name, prompt=self.prompt, tokens_ms=tokens))
 
 
 def prefill(case: Case, n: int) -> Callable[[], object]:
@@ -135,23 +133,23 @@ def prefill(case: Case, n: int) -> Callable[[], object]:
 
 @dataclass(frozen=True)
 class PlainRead:
-    """The memory floor of so many bytes. Stores {round, bytes, pages, ms}."""
+    """The memory floor of so many bytes."""
 
     reader: FloorReader
     size: int
     pages: str
     times: int
-    into: Rows
+    into: list[FloorRead]
 
     subject = "plain read"
     rounds = ALWAYS
 
     def __call__(self, number: int) -> None:
-        ms = self.reader.read_ms(self.size, settle=1, times=self.times)
-        self.into.append({"round": number, "bytes": self.size, "pages": self.pages, "ms": ms})
+        ms = self.reader.read_ms(self.size, warm_up=1, times=self.times)
+        self.into.append(FloorRead(round=number, bytes=self.size, pages=self.pages, ms=ms))
 
 
-def plain_reads(cases: Sequence[Case], times: int, into: Rows) -> list[PlainRead]:
+def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> list[PlainRead]:
     """The bytes of every step: where the case's weights lie, and from a mere buffer on every page size."""
     device = cases[0].decoder.model.device
     reads: dict[tuple[int, str], PlainRead] = {}

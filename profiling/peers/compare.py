@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
-from profiling.results.stats import quantiles, ratio_interval
+from profiling.results.record import EngineSample, PeerEntry, PeersRecord
+from profiling.results.stats import Interval, Quantiles, quantiles, ratio_interval
 
 AGAINST = {
     "float32": "onelaunch",
@@ -16,60 +17,76 @@ AGAINST = {
 REFERENCE = "sdpa"  # whose tokens count as right
 
 
-def rows(record: dict[str, Any], context: int) -> list[dict[str, Any]]:
-    """Per engine its step in ms, `ratio` to our one launch at its precision, and how many tokens are right.
-
-    Precision by precision, in the record's order; engines without times have no row. Ratios are taken
-    within rounds. Unknown is None.
+@dataclass(frozen=True)
+class PeerRow:
+    """One engine: its step in ms, `ratio` of it to our one launch at its precision, and how many of its
+    tokens are the reference's. Unknown is None.
     """
-    seen: dict[str, list[dict[str, Any]]] = {}
-    for sample in record["samples"]:
-        if sample["context"] == context and record["engines"][sample["engine"]]["status"] == "measured":
-            seen.setdefault(sample["engine"], []).append(sample)
-    made = [_row(name, record["engines"][name], seen) for name in record["engines"] if name in seen]
-    return sorted(made, key=lambda row: list(AGAINST).index(row["precision"]))
+
+    name: str
+    ours: bool
+    version: str | None
+    precision: str
+    step_ms: Quantiles
+    ratio: Interval | None
+    right_tokens: float | None
 
 
-def _row(name: str, engine: dict[str, Any], seen: dict[str, list[dict[str, Any]]]) -> dict[str, Any]:
-    ours = AGAINST[engine["precision"]]
-    return {
-        "name": name,
-        "ours": engine["ours"],
-        "version": engine["version"],
-        "precision": engine["precision"],
-        "step_ms": quantiles([ms for sample in seen[name] for ms in sample["ms"]]),
-        "ratio": ratio_interval(_medians(seen[name]), _medians(seen[ours])) if ours in seen else None,
-        "right_tokens": _right(seen[name], seen.get(REFERENCE)),
-    }
+Samples = dict[str, list[EngineSample]]  # by engine
 
 
-def _medians(samples: list[dict[str, Any]]) -> list[float]:
-    return [median(sample["ms"]) for sample in samples]
+def rows(record: PeersRecord, context: int) -> list[PeerRow]:
+    """Precision by precision, in the record's order; engines without times have no row. Ratios are taken
+    within rounds.
+    """
+    seen: Samples = {}
+    for sample in record.samples:
+        if sample.context == context and record.engines[sample.engine].status == "measured":
+            seen.setdefault(sample.engine, []).append(sample)
+    made = [_row(name, entry, seen) for name, entry in record.engines.items() if name in seen]
+    return sorted(made, key=lambda row: list(AGAINST).index(row.precision))
 
 
-def _right(samples: list[dict[str, Any]], reference: list[dict[str, Any]] | None) -> float | None:
+def _row(name: str, engine: PeerEntry, seen: Samples) -> PeerRow:
+    ours = AGAINST[engine.precision]
+    return PeerRow(
+        name=name,
+        ours=engine.ours,
+        version=engine.version,
+        precision=engine.precision,
+        step_ms=quantiles([ms for sample in seen[name] for ms in sample.ms]),
+        ratio=ratio_interval(_medians(seen[name]), _medians(seen[ours])) if ours in seen else None,
+        right_tokens=_right(seen[name], seen.get(REFERENCE)),
+    )
+
+
+def _medians(samples: list[EngineSample]) -> list[float]:
+    return [median(sample.ms) for sample in samples]
+
+
+def _right(samples: list[EngineSample], reference: list[EngineSample] | None) -> float | None:
     if reference is None:
         return None
     pairs = [
         pair
         for mine, right in zip(samples, reference, strict=True)
-        for pair in zip(mine["tokens"], right["tokens"], strict=True)
+        for pair in zip(mine.tokens, right.tokens, strict=True)
     ]
     return float(sum(mine == right for mine, right in pairs)) / len(pairs)
 
 
-def fastest_others(rows: list[dict[str, Any]]) -> dict[str, tuple[dict[str, Any], dict[str, Any]]]:
+def fastest_others(rows: list[PeerRow]) -> dict[str, tuple[PeerRow, PeerRow]]:
     """Per precision that has both: the row of our one launch, and the row of the fastest engine of others."""
     found = {}
     for precision, name in AGAINST.items():
-        mine = [row for row in rows if row["name"] == name]
-        others = [row for row in rows if row["precision"] == precision and not row["ours"]]
+        mine = [row for row in rows if row.name == name]
+        others = [row for row in rows if row.precision == precision and not row.ours]
         if mine and others:
-            found[precision] = mine[0], min(others, key=lambda row: float(row["step_ms"]["median"]))
+            found[precision] = mine[0], min(others, key=lambda row: row.step_ms.median)
     return found
 
 
-def wrong(rows: list[dict[str, Any]]) -> list[str]:
+def wrong(rows: list[PeerRow]) -> list[str]:
     """Float32 engines that left the reference's tokens: they did other work than was asked."""
-    exact = [row for row in rows if row["precision"] == "float32"]
-    return [row["name"] for row in exact if row["right_tokens"] not in (1, None)]
+    exact = [row for row in rows if row.precision == "float32"]
+    return [row.name for row in exact if row.right_tokens not in (1, None)]

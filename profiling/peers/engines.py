@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from profiling.gate import Gate
-from profiling.measure.workload import BUCKETS
 from profiling.peers import checkpoint
 from profiling.peers.graphs import OnnxRuntime, OpenVino
 from profiling.peers.peer import Peer, Task
+from profiling.results.record import BUCKETS
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT

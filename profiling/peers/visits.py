@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any
 
 from profiling.measure.visits import ALWAYS
 from profiling.peers.worker import Request, Worker
+from profiling.results.record import EngineSample
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Greedy steps after a prompt that is every engine's in this round.
-
-    Stores {engine, context, round, ms, tokens}.
-    """
+class EngineVisit:
+    """Greedy steps after a prompt that is every engine's in this round."""
 
     name: str
     worker: Worker
     context: int
-    settle: int
+    warm_up: int
     steps: int
     vocabulary: int
     entropy: int
-    into: list[dict[str, Any]]
+    into: list[EngineSample]
 
     rounds = ALWAYS
 
@@ -35,13 +32,9 @@ class Engine:
     def __call__(self, number: int) -> None:
         draw = random.Random(f"{self.entropy} {number} {self.context}")
         prompt = tuple(draw.randrange(self.vocabulary) for _ in range(self.context))
-        timed = self.worker.visit(Request(prompt, self.settle, self.steps))
+        timed = self.worker.visit(Request(prompt, self.warm_up, self.steps))
         self.into.append(
-            {
-                "engine": self.name,
-                "context": self.context,
-                "round": number,
-                "ms": timed.ms,
-                "tokens": timed.tokens,
-            }
+            EngineSample(
+                engine=self.name, context=self.context, round=number, ms=timed.ms, tokens=timed.tokens
+            )
         )

@@ -31,7 +31,7 @@ class Request:
     """A prompt, untimed settling steps, then timed greedy steps."""
 
     prompt: tuple[int, ...]
-    settle: int
+    warm_up: int
     steps: int
 
 
@@ -57,7 +57,7 @@ class Worker:
 
     def visit(self, request: Request) -> Timed:
         self.connection.send(request)
-        answer = self._answer(60 + len(request.prompt) + request.settle + request.steps)
+        answer = self._answer(60 + len(request.prompt) + request.warm_up + request.steps)
         assert isinstance(answer, Timed)
         return answer
 
@@ -127,7 +127,7 @@ def _run(peer: Peer, request: Request) -> Timed:
         tokens.append(peer.step(tokens[-1]))
 
     clock = Clock(torch.device("cpu"))
-    clock.each_ms(step, request.settle)
+    clock.each_ms(step, request.warm_up)
     ms = clock.each_ms(step, request.steps)
     peer.rest()
     _wait_for_quiet()

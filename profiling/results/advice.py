@@ -30,18 +30,18 @@ class Advice:
 def fastest(measured: Measured, precision: str | None = None) -> str | None:
     """The proven variant with the smallest median step at the smallest context, of a precision or of all."""
     steps = {}
-    for name, entry in measured.record["variants"].items():
-        proven = entry["status"] == "proven" and measured.has_times(name)
-        if proven and precision in (None, entry["precision"]):
+    for name, entry in measured.record.variants.items():
+        proven = entry.status == "proven" and measured.has_times(name)
+        if proven and precision in (None, entry.precision):
             found = measured.step_quantiles(name, measured.contexts[0])
             if found:
-                steps[name] = found["median"]
+                steps[name] = found.median
     return min(steps, key=lambda name: steps[name]) if steps else None
 
 
 def advice(measured: Measured) -> list[Advice]:
     """The largest gain first."""
-    precision = measured.record.get("model", {}).get("precision")
+    precision = measured.precision
     best = fastest(measured, precision)
     step = measured.step_quantiles(best, measured.contexts[0]) if best else None
     aa = noise(measured, "short") if best else None
@@ -53,26 +53,24 @@ def advice(measured: Measured) -> list[Advice]:
         *_pages(measured, best),
         *_bytes(measured, best, precision),
     ]
-    worth = [a for a in found if a.most_ms > aa * step["median"]]
+    worth = [a for a in found if a.most_ms > aa * step.median]
     return sorted(worth, key=lambda a: -a.most_ms)
 
 
 def batch_rows(measured: Measured) -> int | None:
     """Rows that one read of the weights can serve before arithmetic takes as long as the read."""
-    best = fastest(measured)
-    predicted = measured.record["variants"][best].get("prediction") if best else None
-    if not predicted:
+    best, workload = fastest(measured), measured.record.workload
+    predicted = measured.entry(best).prediction.get(measured.contexts[0]) if best else None
+    if predicted is None or workload is None:
         return None
-    first = predicted[str(measured.contexts[0])]
-    batch: int = measured.record["workload"]["batch"]
-    return batch * max(1, int(first["memory_ms"] / first["arithmetic_ms"]))
+    return workload.batch * max(1, int(predicted.memory_ms / predicted.arithmetic_ms))
 
 
 def _measured(measured: Measured, best: str, precision: str | None) -> list[Advice]:
     context = measured.contexts[0]
     found = []
     pairs = [(BASELINE, best, f"use `{best}` instead of `{BASELINE}`")]
-    reduced = [n for n, e in measured.record["variants"].items() if e["precision"] != precision]
+    reduced = [n for n, e in measured.record.variants.items() if e.precision != precision]
     pairs += [
         (best, name, f"store fewer bits per weight: `{name}`, at the drift shown above") for name in reduced
     ]
@@ -103,7 +101,7 @@ def _bounds(measured: Measured, best: str) -> list[Advice]:
 
 
 def _pages(measured: Measured, best: str) -> list[Advice]:
-    if measured.record["variants"][best]["pages"] == "huge":
+    if measured.entry(best).pages == "huge":
         return []
     context = measured.contexts[0]
     gain = measured.difference(
@@ -117,8 +115,8 @@ def _pages(measured: Measured, best: str) -> list[Advice]:
 
 
 def _bytes(measured: Measured, best: str, precision: str | None) -> list[Advice]:
-    entries = measured.record["variants"]
-    if any(e["precision"] != precision and measured.has_times(n) for n, e in entries.items()):
+    entries = measured.record.variants
+    if any(e.precision != precision and measured.has_times(n) for n, e in entries.items()):
         return []  # measured above
     floor = measured.memory_floor_ms(best, measured.contexts[0])
     if floor is None:

@@ -8,66 +8,48 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import fmean, median
-from typing import Any
+from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
 
+from profiling.results.record import DuelSteps, Trace
 from profiling.results.stats import CONFIDENCE, Estimate, estimate
 
 LOOKS = (40, 80, 160, 320)  # blocks after which a duel is judged; it goes on by doubling when it is extended
 
 
 @dataclass(frozen=True)
-class Block:
-    """Four single steps, ms, in the order in which they ran; `mirrored` is BAAB. A is `first`."""
+class Duel:
+    """The numbers of what a record holds of one."""
 
-    first: str
-    second: str
-    mirrored: bool
-    ms: tuple[float, float, float, float]
+    record: DuelSteps
 
     @property
-    def means(self) -> tuple[float, float]:
-        """Mean step of the first and of the second, ms."""
-        outer, inner = fmean((self.ms[0], self.ms[3])), fmean(self.ms[1:3])
-        return (inner, outer) if self.mirrored else (outer, inner)
+    def traces(self) -> list[Trace]:
+        return [found.trace for found in self.record.traces]
 
-
-@dataclass(frozen=True)
-class Duel:
-    """`looks`: after how many blocks it was judged; `gap_shares`: one per trace, see `gap_share`."""
-
-    looks: tuple[int, ...]
-    blocks: tuple[Block, ...]
-    gap_shares: tuple[float, ...]
-
-    @staticmethod
-    def of(stored: dict[str, Any]) -> Duel:
-        """The duel of a record."""
-        blocks = (Block(**{**block, "ms": tuple(block["ms"])}) for block in stored["blocks"])
-        shares = tuple(
-            gap_share(trace["analysis"], trace["plain_ms"], trace["event_us"]) for trace in stored["traces"]
-        )
-        return Duel(tuple(stored["looks"]), tuple(blocks), shares)
+    @property
+    def gap_shares(self) -> list[float]:
+        """One per trace, see `gap_share`."""
+        return [gap_share(found.trace, found.plain_ms, found.event_us) for found in self.record.traces]
 
     @property
     def confidence(self) -> float:
         """Of every interval: look k may err by 5 % / (k (k + 1)), which sums to 5 % over all looks ever."""
-        k = max(1, len(self.looks))
+        k = max(1, len(self.record.looks))
         return 1 - (1 - CONFIDENCE) / (k * (k + 1))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every contrast that was timed."""
-        return list(dict.fromkeys((block.first, block.second) for block in self.blocks))
+        return list(dict.fromkeys((block.first, block.second) for block in self.record.blocks))
 
     def count(self, first: str, second: str) -> int:
-        return sum((block.first, block.second) == (first, second) for block in self.blocks)
+        return sum((block.first, block.second) == (first, second) for block in self.record.blocks)
 
     def means(self, first: str, second: str) -> NDArray[np.float64]:
         """Mean steps [blocks, 2], ms."""
-        of = [block.means for block in self.blocks if (block.first, block.second) == (first, second)]
+        of = [block.means for block in self.record.blocks if (block.first, block.second) == (first, second)]
         return np.array(of, dtype=np.float64).reshape(-1, 2)
 
     def drop_share(self, first: str, second: str) -> Estimate | None:
@@ -76,18 +58,18 @@ class Duel:
         return estimate(1 - means[:, 1] / means[:, 0]) if len(means) else None
 
 
-def gap_share(analysis: dict[str, Any], plain_ms: float, event_us: float | None) -> float:
+def gap_share(trace: Trace, plain_ms: float, event_us: float | None) -> float:
     """Share of a plain step in which no op was busy, from the steps of one trace beside it.
 
     Under the profiler a step lasts plain + events x cost; of that cost the busy ops carry their share of the
     events. Where the cost of an event was not measured, it is what the profiler added to these steps.
     """
-    shares = [1 - _busy_us(parts) / sum(parts.values()) for parts in analysis["steps_parts_us"]]
-    added_ms = max(0.0, analysis["profiled_ms"] - plain_ms)
+    shares = [1 - _busy_us(parts) / sum(parts.values()) for parts in trace.steps_parts_us]
+    added_ms = max(0.0, trace.mean_profiled_ms - plain_ms)
     if event_us is not None:
-        added_ms = analysis["counts"]["host_ops"] * event_us / 1e3
+        added_ms = trace.counts.host_ops * event_us / 1e3
     added = added_ms / plain_ms
-    return float(median(shares) * (1 + added) - (1 - analysis["busy_share_of_events"]) * added)
+    return float(median(shares) * (1 + added) - (1 - trace.busy_share_of_events) * added)
 
 
 def _busy_us(parts: dict[str, float]) -> float:

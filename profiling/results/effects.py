@@ -6,11 +6,12 @@ Functions take the tables of one record and return plain values; None is unknown
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import pandas as pd
 
 from profiling.results.metrics import AGAIN, Measured
+from profiling.results.record.traces import BUSY
+from profiling.results.rung import Rung
 from profiling.results.stats import Interval
 from profiling.results.verdict import busy_ms
 from variants.ladder import BASELINE
@@ -79,34 +80,33 @@ class Expectation:
 def effects(measured: Measured) -> list[Effect]:
     """Every measured rung with a measured parent, in ladder order."""
     return [
-        _effect(measured, row)
-        for row in measured.ladder()
-        if row["measured"] and row["parent"] and measured.has_times(row["parent"])
+        _effect(measured, rung, rung.parent)
+        for rung in measured.ladder()
+        if rung.measured and rung.parent and measured.has_times(rung.parent)
     ]
 
 
-def _effect(measured: Measured, row: dict[str, Any]) -> Effect:
-    name, parent = row["variant"], row["parent"]
-    excess, removed = measured.excess_full(parent), row["removed_ms"]
+def _effect(measured: Measured, rung: Rung, parent: str) -> Effect:
+    excess, removed = measured.excess_full(parent), rung.removed_ms
     ratio, step = noise(measured, "short"), measured.step_quantiles(parent, measured.contexts[0])
-    noise_ms = ratio * step["median"] if ratio is not None and step else None
-    removes = measured.record["variants"][name]["removes"]
-    return Effect(name, parent, removes, removed, noise_ms, excess, row["excess_ms"])
+    noise_ms = ratio * step.median if ratio is not None and step else None
+    removes = measured.entry(rung.variant).removes
+    return Effect(rung.variant, parent, removes, removed, noise_ms, excess, rung.excess_ms)
 
 
 def expectations(measured: Measured) -> list[Expectation]:
     """Where rungs should and should not matter, and what was measured there."""
     found = []
-    for name, entry in measured.record["variants"].items():
-        parent = entry["parent"]
-        if not parent or not measured.has_times(name) or not measured.has_times(parent):
+    for name, entry in measured.record.variants.items():
+        parent, difference = entry.parent, entry.difference
+        if not parent or not difference or not measured.has_times(name) or not measured.has_times(parent):
             continue
-        slot, _, after = entry["difference"]
+        slot, _, after = difference
         option = option_named(slot, after)
         for move in option.moves if option else ():
             quantity = move.quantity
             ratio = (
-                measured.row(name)["ratio_to_parent"]
+                measured.rung(name).ratio_to_parent
                 if quantity == "short"
                 else measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
             )
@@ -141,20 +141,20 @@ def rest(measured: Measured, name: str) -> dict[str, float] | None:
     `memory floor`; `ops beyond it`: time in ops, the profiler's share taken off, less the memory floor; and
     the remaining gap, divided as the trace divides it. None without a trace that fits the step.
     """
-    trace = measured.record["variants"][name].get("trace")
-    if not trace or trace["analysis"]["problems"]:
+    trace = measured.entry(name).trace
+    if not trace or trace.problems:
         return None
-    step = measured.step_quantiles(name, trace["context"])
-    floor = measured.memory_floor_ms(name, trace["context"])
+    step = measured.step_quantiles(name, trace.context)
+    floor = measured.memory_floor_ms(name, trace.context)
     if step is None or floor is None:
         return None
-    busy = busy_ms(trace["analysis"], step["median"])
-    if busy > step["median"]:  # the machine was slower while it was traced: the shares would be fiction
+    busy = busy_ms(trace, step.median)
+    if busy > step.median:  # the machine was slower while it was traced: the shares would be fiction
         return None
-    parts = {k: v for k, v in trace["analysis"]["parts_us"].items() if k not in ("compute", "busy")}
-    total, gap = sum(parts.values()), step["median"] - busy
+    parts = {k: v for k, v in trace.parts_us.items() if k not in BUSY}
+    total, gap = sum(parts.values()), step.median - busy
     divided = {part: gap * us / total if total else 0.0 for part, us in parts.items()}
-    return {"step": step["median"], "memory floor": floor, "ops beyond it": busy - floor, **divided}
+    return {"step": step.median, "memory floor": floor, "ops beyond it": busy - floor, **divided}
 
 
 def unstable(measured: Measured, name: str, context: int) -> bool:

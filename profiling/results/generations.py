@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from profiling.cost.work import FLOPS_PER_MAC, Work, cached_loop, macs, naive_loop
+from profiling.results.record import ThroughputRecord, Workload
 from variants.config import GPTConfig
 from variants.ladder import BASELINE
 
@@ -15,33 +15,44 @@ from variants.ladder import BASELINE
 class Loops:
     """What the record says of its loops."""
 
-    record: dict[str, Any]
+    record: ThroughputRecord
     config: GPTConfig
 
     @property
+    def workload(self) -> Workload:
+        assert self.record.workload is not None  # stored before anything is timed
+        return self.record.workload
+
+    @property
+    def matmul_flop_per_s(self) -> float:
+        """FLOP/s of this machine's matmul."""
+        assert self.record.peaks is not None
+        return self.record.peaks.matmul_flop_per_s
+
+    @property
     def prompt(self) -> int:
-        return int(self.record["workload"]["prompt"])
+        return self.workload.prompt
 
     @property
     def batch(self) -> int:
-        return int(self.record["workload"]["batch"])
+        return self.workload.batch
 
     @property
     def new(self) -> list[int]:
-        return list(self.record["new"])
+        return self.record.new
 
     @property
     def timed(self) -> list[str]:
         """Variants with times, in ladder order."""
-        found = {loop["variant"] for loop in self.record["generations"]}
-        return [name for name in self.record["variants"] if name in found]
+        found = {loop.variant for loop in self.record.generations}
+        return [name for name in self.record.variants if name in found]
 
     def seconds(self, variant: str, prompt: int, new: int) -> float:
         """Median over rounds of the latency of `new` tokens after `prompt` ones, s."""
-        loops: list[float] = [
-            sum(loop["tokens_ms"][:new]) / 1e3
-            for loop in self.record["generations"]
-            if (loop["variant"], loop["prompt"]) == (variant, prompt)
+        loops = [
+            sum(loop.tokens_ms[:new]) / 1e3
+            for loop in self.record.generations
+            if (loop.variant, loop.prompt) == (variant, prompt)
         ]
         return median(loops)
 

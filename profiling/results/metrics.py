@@ -1,21 +1,38 @@
 """From raw samples to numbers: every figure of console, report and `--json` comes from here. Torch-free.
 
-Functions take the record of a run (the content of run.json) and return plain values; None is unknown.
+Functions take the record of a run and return plain values; None is unknown.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
-from typing import Any
+from statistics import median
 
 import numpy as np
 import pandas as pd
+from msgspec.structs import astuple
 from numpy.typing import NDArray
 
 from profiling.results.duel import Duel
+from profiling.results.record import (
+    Entry,
+    FirstToken,
+    FloorRead,
+    GateCheck,
+    GateResult,
+    Measurement,
+    Part,
+    PredictedReplay,
+    Range,
+    Sample,
+)
+from profiling.results.rung import PageFloors, ReplayOutcome, Rung
 from profiling.results.stats import (
     Estimate,
     Interval,
+    Quantiles,
     difference_interval,
     estimate,
     intercepts,
@@ -28,33 +45,30 @@ from variants.ladder import BASELINE
 AGAIN_SUFFIX = " again"
 AGAIN = BASELINE + AGAIN_SUFFIX  # the baseline under a second name: the run's own noise
 REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
-Record = dict[str, Any]
 
 
 class Measured:
     """The samples of one record as tables, indexed once."""
 
-    def __init__(self, record: Record) -> None:
-        self.record: Record = {"variants": {}, **record}  # none yet in a run that was interrupted at once
-        self.width = record["model"]["n_embd"] if "model" in record else 0
-        self.contexts: list[int] = list(record["workload"]["contexts"]) if "workload" in record else []
-        columns = ["round", "variant", "width", "context", "steps_ms", "pipelined_ms"]
-        samples = pd.DataFrame(record.get("samples", []), columns=columns)
+    def __init__(self, record: Measurement) -> None:
+        self.record = record
+        shape = record.model.shape if record.model else None
+        self.precision = record.model.precision if record.model else None
+        self.width = shape.n_embd if shape else 0
+        self.contexts = list(record.workload.contexts) if record.workload else []
         # what failed has no time, even if it was timed before it failed
-        failed = [name for name, entry in self.record["variants"].items() if entry.get("status") == "failed"]
-        samples = samples[~samples.variant.str.removesuffix(AGAIN_SUFFIX).isin(failed)]
-        self.samples = samples.assign(median_ms=[float(np.median(ms)) for ms in samples.steps_ms])
+        failed = {name for name, entry in record.variants.items() if entry.status == "failed"}
+        timed = [s for s in record.samples if s.variant.removesuffix(AGAIN_SUFFIX) not in failed]
+        self.samples = _table(Sample, timed, [median(s.steps_ms) for s in timed])
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
-        floors = pd.DataFrame(record.get("floors", []), columns=["round", "bytes", "pages", "ms"])
-        self.floors = floors.assign(median_ms=[float(np.median(ms)) for ms in floors.ms])
+        self.floors = _table(FloorRead, record.floors, [median(read.ms) for read in record.floors])
         self._reads = dict(iter(self.floors.groupby(["bytes", "pages"])))
-        self._rows: dict[str, dict[str, Any]] = {}
-        self.ttft = pd.DataFrame(record.get("ttft", []), columns=["round", "variant", "ms"])
+        self._rungs: dict[str, Rung] = {}
+        self.ttft = _table(FirstToken, record.ttft, [first.ms for first in record.ttft])
 
-    def _entry(self, variant: str) -> Record:
+    def entry(self, variant: str) -> Entry:
         """What is recorded of a variant, by either of the baseline's names."""
-        entry: Record = self.record["variants"][variant.removesuffix(AGAIN_SUFFIX)]
-        return entry
+        return self.record.variants[variant.removesuffix(AGAIN_SUFFIX)]
 
     def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
         """What was timed of one variant at one context; at full size unless a width is given."""
@@ -76,10 +90,9 @@ class Measured:
 
     def memory_floor(self, variant: str, context: int, pages: str | None = None) -> pd.Series:
         """Memory floor of a full-size variant at a context, by round; on its own page size by default."""
-        entry = self._entry(variant)
-        if "prediction" not in entry:
-            return pd.Series(dtype=float)
-        return self.reads(entry["prediction"][str(context)]["bytes"], pages or entry["pages"])
+        entry = self.entry(variant)
+        predicted = entry.prediction.get(context)
+        return self.reads(predicted.bytes, pages or entry.pages) if predicted else pd.Series(dtype=float)
 
     def memory_floor_ms(self, variant: str, context: int) -> float | None:
         """Median over rounds, ms."""
@@ -90,9 +103,9 @@ class Measured:
 
         Empty where the line meets zero: such a step does not grow with a line (without a cache it does not).
         """
-        slots = self._entry(variant)["slots"]
+        slots = self.entry(variant).slots
         rounds = pd.concat([self.steps(variant, n) for n in self.contexts], axis=1).dropna()
-        x = [slots[str(n)] for n in self.contexts]
+        x = [slots[n] for n in self.contexts]
         if len(set(x)) < 2 or rounds.empty:
             return self.steps(variant, self.contexts[0])
         found = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
@@ -111,8 +124,8 @@ class Measured:
     @cached_property
     def duel(self) -> Duel | None:
         """The blocks of single steps; None in a record without them."""
-        stored = self.record.get("duel")
-        return Duel.of(stored) if stored and stored["blocks"] else None
+        record = self.record.duel
+        return Duel(record) if record and record.blocks else None
 
     def removed_share(self, parent: str, name: str) -> Interval | None:
         """What a rung takes off the step of its parent, as a share: from the duel, else from the rounds."""
@@ -147,9 +160,9 @@ class Measured:
 
     def own_read(self, variant: str, width: int) -> pd.Series:
         """Memory floor of a narrow model of this variant at the smallest context, ms, by round."""
-        entry = self.record["variants"][variant]
-        n_bytes = entry.get("narrow_bytes", {}).get(str(width))
-        return pd.Series(dtype=float) if n_bytes is None else self.reads(n_bytes, entry["pages"])
+        entry = self.entry(variant)
+        n_bytes = entry.narrow_bytes.get(width)
+        return pd.Series(dtype=float) if n_bytes is None else self.reads(n_bytes, entry.pages)
 
     def excess_by_width(self, variant: str) -> dict[int, Interval | None]:
         """Step less its own read, ms, by width, at the smallest context; full size last."""
@@ -166,7 +179,7 @@ class Measured:
 
     # -- tables -------------------------------------------------------------------------------
 
-    def step_quantiles(self, variant: str, context: int) -> dict[str, float] | None:
+    def step_quantiles(self, variant: str, context: int) -> Quantiles | None:
         """Median, p95 and p99 over all single steps, ms."""
         steps = self.single_steps(variant, context)
         return quantiles(steps.tolist()) if len(steps) else None
@@ -187,105 +200,90 @@ class Measured:
         """Median step with one sync at the end of each visit, ms; None where it was not timed."""
         return _median(self.visits(variant, context).pipelined_ms.dropna().astype(float))
 
-    def page_floors(self) -> list[dict[str, Any]]:
-        """Memory floor on both page sizes: one row per number of bytes, full-size steps only, ms."""
-        entries = self.record["variants"].values()
+    def page_floors(self) -> list[PageFloors]:
+        """Memory floor on both page sizes: one row per number of bytes, full-size steps only."""
         sizes: dict[int, set[int]] = {}
-        for entry in entries:
-            for n, predicted in entry.get("prediction", {}).items():
-                sizes.setdefault(predicted["bytes"], set()).add(int(n))
+        for entry in self.record.variants.values():
+            for context, predicted in entry.prediction.items():
+                sizes.setdefault(predicted.bytes, set()).add(context)
         rows = []
         for size in sorted(set(sizes) & set(self.floors.bytes)):
             default, huge = self.reads(size, "default"), self.reads(size, "huge")
-            row = {"bytes": size, "contexts": sizes[size], "ratio": self.ratio(default, huge)}
-            for pages, ms in (("default", _median(default)), ("huge", _median(huge))):
-                row |= {f"{pages}_ms": ms, f"{pages}_gb_per_s": None if ms is None else size / ms / 1e6}
-            rows.append(row)
+            ratio = self.ratio(default, huge)
+            rows.append(PageFloors(size, sizes[size], ratio, _median(default), _median(huge)))
         return rows
 
-    def replay_outcome(self, predicted: Record) -> dict[str, Any] | None:
-        """A stored prediction of the replay (low, mid, high) beside the measured (p5, median, p95), ms."""
-        children = [n for n, e in self.record["variants"].items() if e["parent"] == predicted["from"]]
+    def replay_outcome(self, predicted: PredictedReplay) -> ReplayOutcome | None:
+        """The replay of the parent that was traced, if it has times."""
+        children = [n for n, e in self.record.variants.items() if e.parent == predicted.parent]
         first = self.contexts[0]  # the one that was traced; a rung that crashed may have no time there
         name = next((n for n in REPLAYS if n in children and len(self.visits(n, first))), None)
-        if name is None or not predicted.get("replay_us"):
+        if name is None or predicted.replay is None or predicted.replay.replay_us is None:
             return None
-        low, mid, high = (predicted["replay_us"][key] / 1e3 for key in ("low", "mid", "high"))
-        steps = self.single_steps(name, first)
-        p5, median, p95 = np.quantile(steps, [0.05, 0.5, 0.95]).tolist()
-        return {
-            "variant": name,
-            "predicted_ms": (low, mid, high),
-            "measured_ms": (p5, median, p95),
-            "ratio": median / mid,
-            "inside": low <= median <= high,
-        }
+        p5, mid, p95 = np.quantile(self.single_steps(name, first), [0.05, 0.5, 0.95]).tolist()
+        return ReplayOutcome(name, _in_ms(predicted.replay.replay_us), (p5, mid, p95))
 
-    def ladder(self) -> list[dict[str, Any]]:
-        """One row per variant in ladder order: what it changed, whether it is proven, and what it costs."""
-        return [self.row(name) for name in self.record["variants"]]
+    def ladder(self) -> list[Rung]:
+        """Every variant in ladder order."""
+        return [self.rung(name) for name in self.record.variants]
 
-    def row(self, name: str) -> dict[str, Any]:
+    def rung(self, name: str) -> Rung:
         """Everything known about one variant; worked out once."""
-        if name not in self._rows:
-            self._rows[name] = self._row(name)
-        return self._rows[name]
+        if name not in self._rungs:
+            self._rungs[name] = self._rung(name)
+        return self._rungs[name]
 
-    def _row(self, name: str) -> dict[str, Any]:
-        entry = self.record["variants"][name]
-        row: dict[str, Any] = {
-            "variant": name,
-            **{key: entry[key] for key in ("parent", "difference", "status", "reason")},
-            "gate": {"proven": "pass", "failed": "fail"}.get(entry["status"], "skipped"),
-            "steps": {n: self.step_quantiles(name, n) for n in self.contexts},
-            "measured": self.has_times(name),
-        }
-        if not row["measured"]:
-            return row
-        first, parent = self.contexts[0], entry["parent"]
+    def _rung(self, name: str) -> Rung:
+        entry, measured = self.record.variants[name], self.has_times(name)
+        steps = {n: self.step_quantiles(name, n) for n in self.contexts}
+        gate = {"proven": "pass", "failed": "fail"}.get(entry.status, "skipped")
+        known = Rung(name, entry.parent, entry.difference, entry.reason, gate, measured, steps)
+        if not measured:
+            return known
+        first, parent = self.contexts[0], entry.parent
         own = self.steps(name, first)
         removed = self.removed_share(parent, name) if parent else None
         before = self.step_quantiles(parent, first) if parent else None
         floors = self.memory_floor(name, first)
-        return row | {
-            "floor_ms": robust_interval(list(self.floor(name))),
-            "memory_floor_ms": self.memory_floor_ms(name, first),
-            "ratio_to_memory_floor": self.ratio(own, floors) if len(floors) else None,
-            "ratio_to_parent": Interval(*(1 - x for x in reversed(removed))) if removed else None,
-            "ratio_to_baseline": self.ratio(own, self.steps(BASELINE, first)),
-            "removed_ms": Interval(*(x * before["median"] for x in removed)) if removed and before else None,
-            "excess_ms": self.excess_full(name),
-            "excess_narrow_ms": self.excess_narrow(name),
-            "ttft_ms": _median(self.ttft[self.ttft.variant == name].ms),
-            "warm_up_s": entry.get("warm_up_s"),
-            "memory": entry.get("memory"),
-            "profiler_ratio": self.profiler_ratio(name),
-        }
+        return replace(
+            known,
+            floor_ms=robust_interval(list(self.floor(name))),
+            memory_floor_ms=self.memory_floor_ms(name, first),
+            ratio_to_memory_floor=self.ratio(own, floors) if len(floors) else None,
+            ratio_to_parent=Interval(*(1 - x for x in reversed(removed))) if removed else None,
+            ratio_to_baseline=self.ratio(own, self.steps(BASELINE, first)),
+            removed_ms=Interval(*(x * before.median for x in removed)) if removed and before else None,
+            excess_ms=self.excess_full(name),
+            excess_narrow_ms=self.excess_narrow(name),
+            ttft_ms=_median(self.ttft[self.ttft.variant == name].ms),
+            warm_up_s=entry.warm_up_s,
+            memory=entry.memory,
+            profiler_ratio=self.profiler_ratio(name),
+        )
 
     def profiler_ratio(self, name: str) -> float | None:
         """Median step under the profiler over the median without it."""
-        trace = self.record["variants"][name].get("trace")
-        plain = self.step_quantiles(name, trace["context"]) if trace else None
-        return float(np.median(trace["profiled_ms"])) / plain["median"] if trace and plain else None
-
-    def traced_ms(self, name: str) -> dict[str, float] | None:
-        """Parts of a traced step, the profiler's cost included, and their sum as `step`; means over steps."""
-        trace = self.record["variants"][name].get("trace")
-        if not trace:
-            return None
-        parts = {part: us / 1e3 for part, us in trace["analysis"]["parts_us"].items()}
-        return {**parts, "step": sum(parts.values())}
+        trace = self.record.variants[name].trace
+        plain = self.step_quantiles(name, trace.context) if trace else None
+        return median(trace.profiled_ms) / plain.median if trace and plain else None
 
 
 def _median(values: pd.Series) -> float | None:
     return float(values.median()) if len(values) else None
 
 
-def closest_check(gate: Record) -> dict[str, Any] | None:
-    """The check of a gate result whose error came closest to what is allowed; None where none has errors."""
-    compared = [check for check in gate["checks"] if check.get("rms") is not None]
-    return max(
-        compared,
-        key=lambda check: max(check["rms"] / check["allowed_rms"], check["max"] / check["allowed_max"]),
-        default=None,
-    )
+def _in_ms(us: Range) -> tuple[float, float, float]:
+    return us.low / 1e3, us.mid / 1e3, us.high / 1e3
+
+
+def _table(kind: type[Part], rows: Sequence[Part], medians: Sequence[float]) -> pd.DataFrame:
+    """A row per sample, a column per field, and the sample's median."""
+    columns = kind.__struct_fields__
+    return pd.DataFrame([astuple(row) for row in rows], columns=columns).assign(median_ms=medians)
+
+
+def closest_check(gate: GateResult) -> GateCheck | None:
+    """The check whose error came closest to what is allowed; None where none has errors."""
+    near = {number: check.errors.nearness for number, check in enumerate(gate.checks) if check.errors}
+    known = {number: nearness for number, nearness in near.items() if nearness is not None}
+    return gate.checks[max(known, key=lambda number: known[number])] if known else None

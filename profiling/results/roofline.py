@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any
 
 from profiling.cost.work import (
     FLOPS_PER_MAC,
@@ -15,6 +14,7 @@ from profiling.cost.work import (
     step_macs,
     weights_read_bytes,
 )
+from profiling.results.record import BatchRecord, Peaks, StepPrediction
 from variants.config import DTYPE_BYTES, GPTConfig
 
 
@@ -53,7 +53,7 @@ def takeover(
 class Roofline:
     """The steps of one variant over batch, and its prefills over prompt length."""
 
-    record: dict[str, Any]
+    record: BatchRecord
     config: GPTConfig
     name: str
     context: int
@@ -62,34 +62,39 @@ class Roofline:
     @property
     def batches(self) -> list[int]:
         """Batches with times."""
-        timed = {s["batch"] for s in self.record["samples"] if s["context"] == self.context}
-        return sorted(timed)
+        return sorted({s.batch for s in self.record.samples if s.context == self.context})
 
     @property
     def left_out(self) -> dict[str, str]:
-        return {n: entry["reason"] for n, entry in self.record["batches"].items() if entry["reason"]}
+        return {str(n): entry.reason for n, entry in self.record.batches.items() if entry.reason}
+
+    @property
+    def peaks(self) -> Peaks:
+        assert self.record.peaks is not None  # measured before anything is timed
+        return self.record.peaks
 
     @property
     def read_rate(self) -> float:
         """Bytes/s that this machine reads."""
-        return float(self.record["ceilings"]["read_gb_per_s"]) * 1e9
+        return self.peaks.read_gb_per_s * 1e9
 
     @property
     def flop_rate(self) -> float:
         """FLOP/s of this machine's matmul."""
-        return float(self.record["ceilings"]["matmul_flop_per_s"])
+        return self.peaks.matmul_flop_per_s
 
     @property
     def weight_bytes(self) -> int:
-        return DTYPE_BYTES[self.record["model"]["precision"]]
+        assert self.record.model is not None and self.record.model.precision is not None
+        return DTYPE_BYTES[self.record.model.precision]
 
     def step_ms(self, batch: int) -> float:
         """Median over all timed steps."""
-        steps: list[float] = [
+        steps = [
             ms
-            for sample in self.record["samples"]
-            if (sample["batch"], sample["context"]) == (batch, self.context)
-            for ms in sample["steps_ms"]
+            for sample in self.record.samples
+            if (sample.batch, sample.context) == (batch, self.context)
+            for ms in sample.steps_ms
         ]
         return median(steps)
 
@@ -97,30 +102,33 @@ class Roofline:
         return 1e3 * batch / self.step_ms(batch)
 
     def memory_ms(self, batch: int) -> float:
-        return float(self._predicted(batch)["memory_ms"])
+        return self._predicted(batch).memory_ms
 
     def compute_ms(self, batch: int) -> float:
-        return float(self._predicted(batch)["arithmetic_ms"])
+        return self._predicted(batch).arithmetic_ms
 
     def cache_bytes(self, batch: int) -> int:
-        return int(self.record["batches"][str(batch)]["cache_bytes"])
+        size = self.record.batches[batch].cache_bytes
+        assert size is not None  # what has times is proven, and what is proven has all of these
+        return size
 
-    def _predicted(self, batch: int) -> dict[str, Any]:
-        predicted: dict[str, Any] = self.record["batches"][str(batch)]["prediction"]
+    def _predicted(self, batch: int) -> StepPrediction:
+        predicted = self.record.batches[batch].prediction
+        assert predicted is not None
         return predicted
 
     def decode(self) -> Phase:
         """A step of one row."""
         predicted = self._predicted(1)
         name = f"decode at {self.context}"
-        return Phase(name, 1, self.step_ms(1), predicted["macs"], predicted["bytes"])
+        return Phase(name, 1, self.step_ms(1), predicted.macs, predicted.bytes)
 
     def prefills(self) -> list[Phase]:
         """One row over prompt length: all keys are scored, the last position's logits kept."""
         return [self._prefill(n) for n in self.prompts]
 
     def _prefill(self, n: int) -> Phase:
-        times: list[float] = [p["ms"] for p in self.record["prefills"] if p["prompt"] == n]
+        times = [prefill.ms for prefill in self.record.prefills if prefill.prompt == n]
         width = self.weight_bytes
         positions = (n - 1) * self.config.n_embd * width
         written = n * kv_bytes_per_token(self.config, width)

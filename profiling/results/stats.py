@@ -121,7 +121,15 @@ def intercepts(
     return intercept, slope
 
 
-def quantiles(values: Sequence[float]) -> dict[str, float]:
-    """Median, p95 and p99 of single steps (linear interpolation)."""
-    median, p95, p99 = np.quantile(np.asarray(values), [0.5, 0.95, 0.99])
-    return {"median": float(median), "p95": float(p95), "p99": float(p99)}
+@dataclass(frozen=True)
+class Quantiles:
+    """Of single steps."""
+
+    median: float
+    p95: float
+    p99: float
+
+
+def quantiles(values: Sequence[float]) -> Quantiles:
+    """By linear interpolation."""
+    return Quantiles(*np.quantile(np.asarray(values), [0.5, 0.95, 0.99]).tolist())

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+from msgspec.structs import asdict as fields
+
+from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import RunFolder
+from profiling.results.record import Entry, Measurement, PredictedReplay
+from profiling.results.rung import ReplayOutcome, Rung
 from profiling.results.verdict import verdict
 
 
-def summary(run: RunFolder) -> dict[str, Any]:
+def summary(run: RunFolder[Measurement]) -> dict[str, Any]:
     """Scalars and intervals of every variant; None is unknown, never 0."""
-    measured = Measured(run.data)
+    record, measured = run.record, Measured(run.record)
     judged = verdict(measured)
-    predicted = run.data.get("predicted_replay")
+    predicted = record.predicted_replay
+    outcome = measured.replay_outcome(predicted) if predicted else None
     return {
         "run": str(run.path),
-        "status": run.data["status"],
-        "device": run.data["environment"]["device_name"],
-        "model": run.data["model"]["name"],
-        "read_gb_per_s": run.data["ceilings"]["read_gb_per_s"],
+        "status": record.status,
+        "device": record.environment.device_name if record.environment else None,
+        "model": record.model.name if record.model else None,
+        "read_gb_per_s": record.peaks.read_gb_per_s if record.peaks else None,
         "aa_ratio": measured.aa_ratio,
         "verdict": judged.word,
         "verdict_rule": judged.rule,
@@ -28,33 +34,46 @@ def summary(run: RunFolder) -> dict[str, Any]:
         "verdict_bounds": judged.bounds,
         "verdict_blocks": judged.blocks,
         "verdict_blocks_needed": judged.blocks_needed,
-        "predicted_replay": predicted,
-        "replay_outcome": measured.replay_outcome(predicted) if predicted else None,
-        "variants": {row["variant"]: _variant(row, run.data) for row in measured.ladder()},
-        "warnings": run.data["warnings"],
+        "predicted_replay": _predicted(predicted) if predicted else None,
+        "replay_outcome": _outcome(outcome) if outcome else None,
+        "variants": {
+            rung.variant: _variant(rung, measured.entry(rung.variant)) for rung in measured.ladder()
+        },
+        "warnings": record.warnings,
     }
 
 
-def _variant(row: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    entry = record["variants"][row["variant"]]
-    analysis = entry.get("trace", {}).get("analysis", {})
-    memory = row.get("memory") or {}
-    floor, ratio = row.get("floor_ms"), row.get("ratio_to_memory_floor")
+def _predicted(predicted: PredictedReplay) -> dict[str, Any]:
+    replay = predicted.replay
+    if replay is None:
+        return {"from": predicted.parent}
+    us = fields(replay.replay_us) if replay.replay_us else None
+    return {"from": predicted.parent, **fields(replay), "replay_us": us, "saved_us": replay.saved_us}
+
+
+def _outcome(outcome: ReplayOutcome) -> dict[str, Any]:
+    return {**asdict(outcome), "ratio": outcome.ratio, "inside": outcome.inside}
+
+
+def _variant(rung: Rung, entry: Entry) -> dict[str, Any]:
+    trace, memory = entry.trace, rung.memory
+    floor, ratio = rung.floor_ms, rung.ratio_to_memory_floor
+    counts = fields(trace.counts) if trace else None
     return {
-        "gate": row["gate"],
-        "reason": row["reason"],
-        "step_ms": {str(n): q["median"] if q else None for n, q in row["steps"].items()},
+        "gate": rung.gate,
+        "reason": rung.reason,
+        "step_ms": {str(n): step.median if step else None for n, step in rung.steps.items()},
         "floor_ms": floor.mid if floor else None,
-        "memory_floor_ms": row.get("memory_floor_ms"),
+        "memory_floor_ms": rung.memory_floor_ms,
         "ratio_to_memory_floor": ratio.mid if ratio else None,
-        "host_ops_per_step": analysis.get("counts", {}).get("host_ops"),
-        "warmup_s": row.get("warm_up_s"),
-        "cache_bytes": memory.get("cache_bytes"),
-        "buffer_bytes": memory.get("mask_bytes"),
-        "parts_us": analysis.get("parts_us"),
-        "counts": analysis.get("counts"),
-        "profiler_ratio": row.get("profiler_ratio"),
-        "excess_ms": row.get("excess_ms"),
-        "excess_narrow_ms": row.get("excess_narrow_ms"),
-        "removed_ms": row.get("removed_ms"),
+        "host_ops_per_step": trace.counts.host_ops if trace else None,
+        "warmup_s": rung.warm_up_s,
+        "cache_bytes": memory.cache_bytes if memory else None,
+        "buffer_bytes": memory.mask_bytes if memory else None,
+        "parts_us": trace.parts_us if trace else None,
+        "counts": counts,
+        "profiler_ratio": rung.profiler_ratio,
+        "excess_ms": rung.excess_ms,
+        "excess_narrow_ms": rung.excess_narrow_ms,
+        "removed_ms": rung.removed_ms,
     }

@@ -13,6 +13,7 @@ from functools import cached_property
 
 from profiling.results.duel import Duel, gap_share
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
+from profiling.results.record import Trace, replaced
 from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate
 from variants.ladder import BASELINE
 
@@ -207,20 +208,19 @@ def _needed(n: Numbers, rule: Rule) -> float:
 
 def verdict(measured: Measured) -> Verdict:
     """The verdict of a run."""
-    variants = measured.record["variants"]
-    replay = next((name for name in REPLAYS if variants.get(name, {}).get("status") == "proven"), None)
-    if replay is None:
-        asked = any(name in variants and variants[name]["status"] == "failed" for name in REPLAYS)
-        word = UNDECIDED if asked else NOT_ASKED
+    variants = measured.record.variants
+    status = {name: variants[name].status for name in REPLAYS if name in variants}
+    replay = next((name for name in status if status[name] == "proven"), None)
+    parent = variants[replay].parent if replay else None
+    if replay is None or parent not in variants:
+        word = UNDECIDED if "failed" in status.values() else NOT_ASKED
         return Verdict(word, "no rung that replays the step without launches was measured")
-    parent = variants[replay]["parent"]
-    trace = variants[parent].get("trace", {}).get("analysis")
-    duel = measured.duel
-    analyses = [t["analysis"] for t in measured.record["duel"]["traces"]] if duel else []
-    problems = [p for analysis in (trace, *analyses) if analysis for p in analysis["problems"]]
+    trace, duel = variants[parent].trace, measured.duel
+    traces = [*([trace] if trace else []), *(duel.traces if duel else ())]
+    problems = [problem for found in traces for problem in found.problems]
     if problems:
         return Verdict(UNDECIDED, f"unreliable trace: {problems[0]}", replay, parent)
-    if trace is None and not analyses:
+    if not traces:
         return Verdict(UNDECIDED, f"{parent} was not traced, so its gap is unknown", replay, parent)
     numbers = _numbers(measured, replay, parent, duel)
     blocks = duel.count(parent, replay) if duel else 0
@@ -260,28 +260,26 @@ def _numbers(measured: Measured, replay: str, parent: str, duel: Duel | None) ->
         aa = measured.share(again - measured.steps(BASELINE, context), again)
     if quantiles is None or drop is None or gap is None or excess is None or aa is None:
         return None
-    step, confidence = quantiles["median"], duel.confidence if duel else CONFIDENCE
+    step, confidence = quantiles.median, duel.confidence if duel else CONFIDENCE
     drop, gap, excess, aa = (combined((step, share)) for share in (drop, gap, excess, aa))
     return Numbers(drop, gap, excess, aa, step, confidence)
 
 
 def _gap_of_one_trace(measured: Measured, parent: str) -> Estimate | None:
     """Records without a duel have one trace: its steps stand for traces."""
-    trace, plain = measured.record["variants"][parent].get("trace"), None
-    if trace:
-        plain = measured.step_quantiles(parent, trace["context"])
-    if not trace or plain is None:
+    trace = measured.record.variants[parent].trace
+    plain = measured.step_quantiles(parent, trace.context) if trace else None
+    if trace is None or plain is None:
         return None
-    analysis = trace["analysis"]
-    each = [{**analysis, "steps_parts_us": [parts]} for parts in analysis["steps_parts_us"]]
-    return estimate([gap_share(one, plain["median"], None) for one in each])
+    each = [replaced(trace, steps_parts_us=[parts]) for parts in trace.steps_parts_us]
+    return estimate([gap_share(one, plain.median, None) for one in each])
 
 
-def busy_ms(trace: dict[str, float], plain_ms: float) -> float:
+def busy_ms(trace: Trace, plain_ms: float) -> float:
     """Time in which ops computed, per step, without the profiler's own share.
 
     The profiler costs about the same for every event, so of what it adds to a step the computing ops on a
     CPU carry their share of the events; device events of a GPU are timed by the device and carry none.
     """
-    added_ms = max(0.0, trace["profiled_ms"] - plain_ms)
-    return float(trace["busy_us"] / 1e3 - added_ms * trace["busy_share_of_events"])
+    added_ms = max(0.0, trace.mean_profiled_ms - plain_ms)
+    return trace.busy_us / 1e3 - added_ms * trace.busy_share_of_events

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import torch
 
+from profiling.results.record import Served
 from variants.config import GPTConfig
 from variants.slots.blocks import BLOCK, BlockPool, blocks_for
 
@@ -29,22 +30,6 @@ class Request:
     prompt: int
     final: int
     held: int = 0
-
-
-@dataclass(frozen=True)
-class Served:
-    """Means over ticks while requests waited. reserved, used: token slots; running: requests.
-
-    refused_with_room: ticks in which the next request did not fit although enough slots were free, not in one
-    piece. recomputed: tokens of requests that were put back into the queue when the blocks ran out.
-    """
-
-    ticks: int
-    running: float
-    reserved: float
-    used: float
-    refused_with_room: int
-    recomputed: int
 
 
 class Store(Protocol):

@@ -9,10 +9,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from profiling.results.record.pictures import Bar, Bars
 from reports.drawing.axes import PLAIN
 from reports.drawing.colours import INK, PAPER, colour
 from reports.drawing.look import WIDTH_IN
-from reports.pictures import Bar, Bars
 
 THICK = 0.64  # of a row
 CUT = 2.5  # a bar this many times as long as most of them is drawn broken, so that the others can be read

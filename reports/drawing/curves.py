@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.transforms import BboxTransformTo, ScaledTranslation, blended_transform_factory
 from scipy.optimize import isotonic_regression
 
+from profiling.results.record.pictures import Curves, Points
 from reports.drawing.axes import number_axis
 from reports.drawing.colours import INK, SERIES
 from reports.drawing.look import WIDTH_IN
-from reports.pictures import Curves, Points
 
 FRAME_IN, NAME_IN = 0.75, 0.165  # height of a plot's title and x axis, and of one name in the key beside it
 ROW_IN = 2.7  # height of a plot among several below each other

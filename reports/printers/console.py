@@ -13,7 +13,7 @@ from rich.rule import Rule
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from reports.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
+from profiling.results.record.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
 from reports.printers.marks import marked, printable
 
 MIN_WRAPPED = 16  # characters: a column of text is not wrapped into less

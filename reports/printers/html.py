@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import asdict
 
 import orjson
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
+from msgspec import to_builtins
 
+from profiling.results.record.page import Block, Figure, Page
+from profiling.results.record.pictures import Steps
+from reports.alt import alt
 from reports.drawing.colours import colour
-from reports.page import Block, Figure, Page
-from reports.pictures import Steps
 from reports.printers.marks import marked, printable
 
 
@@ -30,7 +31,8 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters |= {"marked": _marked, "printable": printable, "colours": _colours, "steps": _steps}
+    environment.filters |= {"marked": _marked, "printable": printable, "alt": alt, "kind": _kind}
+    environment.filters |= {"colours": _colours, "steps": _steps}
     environment.tests["zoomable"] = _zoomable
     return environment
 
@@ -51,6 +53,10 @@ def _code(text: str) -> str:
     return f"<code>{escape(text)}</code>"
 
 
+def _kind(block: Block) -> str:
+    return str(block.__struct_config__.tag)
+
+
 def _zoomable(block: Block) -> bool:
     return isinstance(block, Figure) and isinstance(block.picture, Steps)
 
@@ -58,14 +64,14 @@ def _zoomable(block: Block) -> bool:
 def _colours(figure: Figure) -> dict[str, str]:
     """What the bars' colours mean; without a device what no op covers is Python."""
     assert isinstance(figure.picture, Steps)
-    outside = [] if any(step["rows"] for step in figure.picture.steps) else ["python"]
+    outside = [] if any(step.rows for step in figure.picture.steps) else ["python"]
     return {kind: colour(kind) for kind in [*outside, *figure.picture.kinds]}
 
 
 def _steps(figure: Figure) -> Markup:
     """Data for a script element, which ends at the first `</`."""
     assert isinstance(figure.picture, Steps)
-    text = orjson.dumps({**asdict(figure.picture), "colours": _colours(figure)}).decode()
+    text = orjson.dumps({**to_builtins(figure.picture), "colours": _colours(figure)}).decode()
     return Markup(text.replace("<", "\\u003c"))  # nothing left that HTML could take for a tag
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import assert_never
 
-from reports.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
+from profiling.results.record.page import Block, Bullets, Code, Figure, Page, Section, Sentence, Table
+from reports.alt import alt
 from reports.printers.marks import marked, printable
 
 TAG = re.compile(r"<(?=[A-Za-z/!?])")  # only this begins HTML, and `](` only a link
@@ -66,5 +67,5 @@ def _cell(text: str) -> str:
 
 
 def _figure(figure: Figure) -> list[str]:
-    alt = _text(figure.alt).replace("]", "\\]")
-    return [f"![{alt}](figures/{figure.name}.png)", "", f"*{_text(figure.caption)}*", ""]
+    shows = _text(alt(figure)).replace("]", "\\]")
+    return [f"![{shows}](figures/{figure.name}.png)", "", f"*{_text(figure.caption)}*", ""]

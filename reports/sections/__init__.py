@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from reports.page import Section
+from profiling.results.record.page import Section
 from reports.sections.about import environment, not_measured, reproduce, traces, warnings
 from reports.sections.answer import answer, next_steps
 from reports.sections.cost import drift, gate, price

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from profiling.results.record import Model
+from profiling.results.record.page import Bullets, Code, Section, Sentence, Table
 from reports.numbers import code, interval, joined, number
-from reports.page import Bullets, Code, Section, Sentence, Table
 from reports.study import Study
 
 STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
@@ -13,8 +14,8 @@ def not_measured(study: Study) -> Section | None:
     rows = [
         [
             code(name),
-            STATUS.get(entry["status"], entry["status"]),
-            entry["reason"] or "the run ended before it",
+            STATUS.get(entry.status, entry.status),
+            entry.reason or "the run ended before it",
         ]
         for name, entry in study.variants.items()
         if name not in study.timed
@@ -25,50 +26,55 @@ def not_measured(study: Study) -> Section | None:
 
 
 def warnings(study: Study) -> Section | None:
-    items = list(study.record["warnings"])
+    items = list(study.record.warnings)
     aa = study.measured.aa_ratio if study.timed else None
     if aa is not None and not aa.contains(1.0):
         items.append(f"the baseline differs from itself, {interval(aa, 4)}: the machine was not steady")
-    recompiled = study.record.get("recompiles_while_timing")
+    recompiled = study.record.recompiles_while_timing
     if recompiled:
         items.append(f"{recompiled} graphs were compiled while steps were timed")
-    rounds = study.record.get("workload", {}).get("rounds")
-    if rounds is not None and rounds < 20:
-        items.append(f"{rounds} rounds instead of the usual 20: intervals are wide")
+    workload = study.record.workload
+    if workload and workload.rounds < 20:
+        items.append(f"{workload.rounds} rounds instead of the usual 20: intervals are wide")
     return Section("Warnings", [Bullets(items)]) if items else None
 
 
 def environment(study: Study) -> Section | None:
-    e, model = study.record.get("environment"), study.record.get("model")
-    if not e or not model:
+    record = study.record
+    e, model, peaks, workload = record.environment, record.model, record.peaks, record.workload
+    if not e or not model or not peaks or not workload:
         return None
-    rates, workload = study.record["ceilings"], study.record["workload"]
     rows = [
-        ["device", f"{e['device']}: {e['device_name']}"],
-        ["processor", f"{e['cpu']}, {e['cores']} cores, {e['threads']} threads, {e['simd']}"],
-        ["memory", f"{number(e['memory_bytes'] / 1e9)} GB, huge pages: {e['huge_pages'] or 'unknown'}"],
-        ["system", f"{e['os']}, Python {e['python']}"],
-        ["packages", ", ".join(f"{name} {version or 'unknown'}" for name, version in e["packages"].items())],
-        ["load at the start", number(e["load_at_start"])],
-        ["read rate", f"{number(rates['read_gb_per_s'])} GB/s"],
-        ["matmul rate", f"{number(rates['matmul_flop_per_s'] / 1e9)} GFLOP/s"],
-        ["smallest launch", f"{number(rates['launch_us'])} us"],
-        ["graph node", _us(rates.get("graph_node_us"))],
-        ["tape op", _us(rates.get("tape_op_us"))],
-        [
-            "model",
-            f"{model['name']}, {model['precision']}: {model['n_layer']} layers, width {model['n_embd']}, "
-            f"{model['n_head']} heads ({model['n_kv_head']} for keys and values), vocabulary "
-            f"{model['vocab_size']}",
-        ],
+        ["device", f"{e.device}: {e.device_name}"],
+        ["processor", f"{e.cpu}, {e.cores} cores, {e.threads} threads, {e.simd}"],
+        ["memory", f"{number(e.memory_bytes / 1e9)} GB, huge pages: {e.huge_pages or 'unknown'}"],
+        ["system", f"{e.os}, Python {e.python}"],
+        ["packages", ", ".join(f"{name} {version or 'unknown'}" for name, version in e.packages.items())],
+        ["load at the start", number(e.load_at_start)],
+        ["read rate", f"{number(peaks.read_gb_per_s)} GB/s"],
+        ["matmul rate", f"{number(peaks.matmul_flop_per_s / 1e9)} GFLOP/s"],
+        ["smallest launch", f"{number(peaks.launch_us)} us"],
+        ["graph node", _us(peaks.graph_node_us)],
+        ["tape op", _us(peaks.tape_op_us)],
+        ["model", _model(model)],
         [
             "workload",
-            f"batch {workload['batch']}, {workload['rounds']} rounds, {workload['steps']} timed steps per "
-            f"visit after {workload['settle']} settling ones, seed {workload['seed']}",
+            f"batch {workload.batch}, {workload.rounds} rounds, {workload.steps} timed steps per visit after "
+            f"{workload.warm_up} untimed ones, seed {workload.seed}",
         ],
-        ["started", f"{study.record['started']}, finished {study.record.get('finished', 'never')}"],
+        ["started", f"{record.started}, finished {record.finished or 'never'}"],
     ]
     return Section("Environment", [Table(["what", "value"], rows, text_columns=2)])
+
+
+def _model(model: Model) -> str:
+    shape = model.shape
+    if shape is None:
+        return model.name
+    return (
+        f"{model.name}, {model.precision}: {shape.n_layer} layers, width {shape.n_embd}, {shape.n_head} "
+        f"heads ({shape.n_kv_head} for keys and values), vocabulary {shape.vocab_size}"
+    )
 
 
 def _us(value: float | None) -> str:
@@ -80,7 +86,7 @@ def reproduce(study: Study) -> Section:
         "How to make it again",
         [
             Sentence("The run:"),
-            Code(study.record["command"]),
+            Code(study.record.command),
             Sentence("This report, from the run folder alone:"),
             Code(f"python -m reports.build {study.folder}"),
         ],

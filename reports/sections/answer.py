@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from profiling.results.advice import advice, batch_rows, fastest
+from profiling.results.record.page import Block, Bullets, Section, Sentence, Table
 from profiling.results.stats import Interval
 from profiling.results.verdict import CONTRASTS, QUESTION, RULES, UNDECIDED, Numbers
 from reports.numbers import interval, number
-from reports.page import Block, Bullets, Section, Sentence, Table
 from reports.study import Study
+from variants.ladder import BASELINE
 
 
 def answer(study: Study) -> Section:
@@ -25,7 +26,7 @@ def said(study: Study) -> list[Sentence]:
         "missing."
     )
     return [
-        *([Sentence(unfinished)] if study.record["status"] != "complete" else []),
+        *([Sentence(unfinished)] if study.record.status != "complete" else []),
         Sentence(f"**{judged.headline}**. {judged.sentence}{_gain(study)}"),
         Sentence(f"To check: {_check(study)}"),
     ]
@@ -39,17 +40,16 @@ def _rules() -> list[Block]:
 
 def _gain(study: Study) -> str:
     """What one gets on this machine, in one sentence."""
-    best = fastest(study.measured, study.record.get("model", {}).get("precision"))
-    row = study.measured.row(best) if best else None
-    base = study.measured.row("cat") if "cat" in study.timed else None
-    if not row or not base:
+    best = fastest(study.measured, study.measured.precision)
+    rung = study.measured.rung(best) if best else None
+    base = study.measured.rung(BASELINE) if BASELINE in study.timed else None
+    step, before = (r.steps[study.short] if r else None for r in (rung, base))
+    if not rung or not step or not before:
         return ""
-    step, before = row["steps"][study.short], base["steps"][study.short]
-    read = row["memory_floor_ms"]
     return (
-        f" The fastest proven variant, `{best}`, needs {number(step['median'])} ms per token where plain "
-        f"cached decoding (`cat`) needs {number(before['median'])} ms; reading what a step must read takes "
-        f"{number(read)} ms."
+        f" The fastest proven variant, `{best}`, needs {number(step.median)} ms per token where plain "
+        f"cached decoding (`{BASELINE}`) needs {number(before.median)} ms; reading what a step must read "
+        f"takes {number(rung.memory_floor_ms)} ms."
     )
 
 
@@ -110,7 +110,7 @@ def next_steps(study: Study) -> Section | None:
     if rows_at_once is not None and rows_at_once > 1:
         blocks.append(
             Sentence(
-                "For throughput rather than latency: by the measured ceilings one read of the weights can "
+                "For throughput rather than latency: by the measured peaks one read of the weights can "
                 f"serve about {rows_at_once} rows before arithmetic takes as long as the read (`--batch`)."
             )
         )

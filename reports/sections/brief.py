@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from profiling.results.metrics import Measured
+from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
+from profiling.results.stats import Quantiles
 from profiling.results.verdict import QUESTION
 from reports.numbers import interval, number
-from reports.page import Block, Bullets, Page, Section, Sentence, Table
 from reports.sections.about import not_measured, warnings
 from reports.sections.answer import said
 from reports.sections.floor import PREDICTED, predicted
@@ -30,26 +31,26 @@ def brief(study: Study) -> Page:
 def ladder_table(found: Measured) -> Table | None:
     """Steps by context, median and below it p95 and p99; None before anything is measured."""
     rows = []
-    for row in found.ladder() if found.record.get("samples") else []:
-        if row["measured"]:
-            ratio = row["ratio_to_memory_floor"]
-            steps = [_quantiles(step) for step in row["steps"].values()]
-            rows.append(
-                [row["variant"], *steps, number(row["memory_floor_ms"]), number(ratio.mid if ratio else None)]
-            )
+    for rung in found.ladder():
+        if rung.measured:
+            ratio = rung.ratio_to_memory_floor
+            steps = [_quantiles(step) for step in rung.steps.values()]
+            floor = number(rung.memory_floor_ms)
+            rows.append([rung.variant, *steps, floor, number(ratio.mid if ratio else None)])
     heads = ["variant", *(f"ctx {n}" for n in found.contexts), "floor", "x floor"] if rows else []
     return Table(heads, rows, title="Step, ms: median, below it p95/p99") if rows else None
 
 
-def _quantiles(step: dict[str, float] | None) -> str:
+def _quantiles(step: Quantiles | None) -> str:
     if step is None:
         return ""
-    return f"{number(step['median'])}\n{number(step['p95'])}/{number(step['p99'])}"
+    return f"{number(step.median)}\n{number(step.p95)}/{number(step.p99)}"
 
 
 def expected(study: Study) -> Section:
     """What the steps should cost, before anything is timed."""
-    context, rate = study.measured.contexts[0], study.record["ceilings"]["read_gb_per_s"]
+    context, peaks = study.short, study.record.peaks
     rows = [[name, *cells] for name, cells in predicted(study).items()]
     table = Table(["variant", *PREDICTED], rows, title=f"Predicted step at context {context}")
-    return Section("Predicted", [table, Bullets([f"from a read rate of {number(rate)} GB/s measured now"])])
+    rate = number(peaks.read_gb_per_s if peaks else None)
+    return Section("Predicted", [table, Bullets([f"from a read rate of {rate} GB/s measured now"])])

@@ -2,80 +2,95 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
 
 from profiling.results.metrics import closest_check
+from profiling.results.record import Entry, GateCheck, Memory
+from profiling.results.record.page import Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Bar, Bars
 from reports.numbers import code, megabytes, number, percent
-from reports.page import Figure, Section, Sentence, Table
-from reports.pictures import Bar, Bars
 from reports.study import Study
 
 GATES = {"pass": "pass", "fail": "**FAILED**", "skipped": "not run"}
-MEMORY = ("weights_bytes", "cache_bytes", "mask_bytes", "artefact_bytes", "allocated_bytes")
+Bytes = Callable[[Memory], int | None]
+HELD: dict[str, Bytes] = {
+    "weights": lambda memory: memory.weights_bytes,
+    "cache": lambda memory: memory.cache_bytes,
+    "mask": lambda memory: memory.mask_bytes,
+    "compiled steps": lambda memory: memory.compiled_step_bytes,
+}
+COLUMNS: dict[str, Bytes] = {
+    **HELD,
+    "allocated": lambda memory: memory.allocated_bytes,
+}
 
 
 def price(study: Study) -> Section | None:
-    built = {name: e for name, e in study.variants.items() if e.get("memory")}
+    built = {name: (e, e.memory) for name, e in study.variants.items() if e.memory}
     if not built:
         return None
-    shown = [k for k in MEMORY if any(e["memory"][k] is not None for e in built.values())]
+    shown = {
+        name: size for name, size in COLUMNS.items() if any(size(m) is not None for _, m in built.values())
+    }
     rows = [
-        [code(name), number(e["warm_up_s"]), _compiled_steps(e), *(megabytes(e["memory"][k]) for k in shown)]
-        for name, e in built.items()
+        [
+            code(name),
+            number(e.warm_up_s),
+            _compiled_steps(e),
+            *(megabytes(size(m)) for size in shown.values()),
+        ]
+        for name, (e, m) in built.items()
     ]
-    heads = [f"{k.removesuffix('_bytes')}, MB" for k in shown]
-    bars = {name: (e["warm_up_s"], e["memory"]) for name, e in built.items()}
+    bars = {
+        name: (e.warm_up_s or 0.0, {held: size(m) or 0 for held, size in HELD.items()})
+        for name, (e, m) in built.items()
+    }
     alt = "Two rows of bars per variant, warm-up in seconds and memory in MB: " + "; ".join(
-        f"{name} {number(seconds)} s, {megabytes(sum(memory[k] or 0 for k in MEMORY[:4]))} MB"
-        for name, (seconds, memory) in bars.items()
+        f"{name} {number(seconds)} s, {megabytes(sum(held.values()))} MB"
+        for name, (seconds, held) in bars.items()
     )
     return Section(
         "The price of each variant",
         [
-            Figure("price", f"{alt}.", "Warm-up and memory of each variant.", _panels(bars)),
+            Figure("price", "Warm-up and memory of each variant.", _panels(bars), f"{alt}."),
             Sentence(
                 "Warm-up: building the decoder and stepping until nothing compiles, records or allocates. "
-                "Artefacts: what was compiled, recorded or captured, one per bucket of slots, seconds each."
+                "Compiled steps: what was compiled, recorded or captured, one per bucket of slots, seconds "
+                "each."
             ),
-            Table(["variant", "warm-up, s", "compiled steps, s", *heads], rows),
+            Table(["variant", "warm-up, s", "compiled steps, s", *(f"{name}, MB" for name in shown)], rows),
         ],
     )
 
 
-def _panels(bars: Mapping[str, tuple[float, Mapping[str, int | None]]]) -> list[Bars]:
+def _panels(bars: Mapping[str, tuple[float, Mapping[str, int]]]) -> list[Bars]:
     """Per variant warm-up in s, and memory in bytes by what holds it."""
     seconds = [Bar(name, {"warm-up": s}, f"{number(s)} s") for name, (s, _) in bars.items()]
-    held = [k for k in MEMORY if k != "allocated_bytes"]
     memory = [
-        Bar(name, {k.removesuffix("_bytes"): (m[k] or 0) / 1e6 for k in held})
-        for name, (_, m) in bars.items()
+        Bar(name, {part: size / 1e6 for part, size in held.items()}) for name, (_, held) in bars.items()
     ]
     return [Bars("warm-up, s", seconds, log_x=True), Bars("memory, MB", memory)]
 
 
-def _compiled_steps(entry: dict[str, Any]) -> str:
-    return " + ".join(number(cost["seconds"]) for cost in entry.get("warm_up", [])) or "none"
+def _compiled_steps(entry: Entry) -> str:
+    return " + ".join(number(cost.seconds) for cost in entry.compiled_steps) or "none"
 
 
 def drift(study: Study) -> Section | None:
     rows = []
     for name, entry in study.variants.items():
-        drifted = (entry.get("gate") or {}).get("drift")
-        if drifted:
+        if entry.gate and (drifted := entry.gate.drift):
             step = study.measured.step_quantiles(name, study.short)
-            first = drifted["first_divergence"]
+            first = drifted.first_divergence
             rows.append(
                 [
                     code(name),
-                    entry["precision"],
-                    number(step["median"] if step else None),
-                    percent(drifted["top1_agreement"]),
-                    number(drifted["mean_kl_nats"]),
-                    number(drifted["rms_logit_error"]),
-                    "none"
-                    if first is None
-                    else f"position {first}, margin {number(drifted['margin_there'])}",
+                    entry.precision,
+                    number(step.median if step else None),
+                    percent(drifted.top1_agreement),
+                    number(drifted.mean_kl_nats),
+                    number(drifted.rms_logit_error),
+                    "none" if first is None else f"position {first}, margin {number(drifted.margin_there)}",
                 ]
             )
     if not rows:
@@ -97,14 +112,14 @@ def drift(study: Study) -> Section | None:
 def gate(study: Study) -> Section | None:
     rows = []
     for name, entry in study.variants.items():
-        if result := entry.get("gate"):
-            passed = sum(check["status"] == "pass" for check in result["checks"])
+        if result := entry.gate:
+            passed = sum(check.status == "pass" for check in result.checks)
             rows.append(
                 [
                     code(name),
-                    GATES[result["status"]],
-                    f"{passed} of {len(result['checks'])}",
-                    str(result["greedy_steps"]),
+                    GATES[result.status],
+                    f"{passed} of {len(result.checks)}",
+                    str(result.greedy_steps),
                     *_closest(closest_check(result)),
                 ]
             )
@@ -124,7 +139,8 @@ def gate(study: Study) -> Section | None:
     )
 
 
-def _closest(check: dict[str, Any] | None) -> list[str]:
-    if check is None:
+def _closest(check: GateCheck | None) -> list[str]:
+    if check is None or check.errors is None:
         return ["", "", "", "", ""]
-    return [check["check"], *(f"{check[key]:.2g}" for key in ("rms", "allowed_rms", "max", "allowed_max"))]
+    e = check.errors
+    return [check.check, *(f"{value:.2g}" for value in (e.rms, e.allowed_rms, e.max, e.allowed_max))]

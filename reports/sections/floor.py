@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from profiling.results.effects import compare_readings
+from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Curves
 from reports.numbers import code, interval, joined, megabytes, number
-from reports.page import Block, Bullets, Figure, Section, Sentence, Table
-from reports.pictures import Curves
 from reports.study import Study
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
@@ -66,23 +66,23 @@ def _width_figure(study: Study) -> list[Block]:
     )
     lines = {name: [(w, e.mid, e.low, e.high) for w, e in curves.get(name, [])] for name in study.timed}
     widths, less = "width of the model (same layers, same ops)", "step less its own read, ms (95 % interval)"
-    return [Figure("excess", f"{alt}.", caption, [Curves(widths, less, lines, log_x=False, log_y=False)])]
+    return [Figure("excess", caption, [Curves(widths, less, lines, log_x=False, log_y=False)], f"{alt}.")]
 
 
 def memory_floor(study: Study) -> Section | None:
     rows = study.measured.page_floors() if study.timed else []
     if not rows:
         return None
-    rate = study.record["ceilings"]["read_gb_per_s"]
+    peaks = study.record.peaks
     cells = [
         [
-            ", ".join(map(str, sorted(r["contexts"]))),
-            megabytes(r["bytes"]),
-            number(r["default_ms"]),
-            number(r["default_gb_per_s"]),
-            number(r["huge_ms"]),
-            number(r["huge_gb_per_s"]),
-            interval(r["ratio"]),
+            ", ".join(map(str, sorted(r.contexts))),
+            megabytes(r.bytes),
+            number(r.default_ms),
+            number(r.gb_per_s(r.default_ms)),
+            number(r.huge_ms),
+            number(r.gb_per_s(r.huge_ms)),
+            interval(r.ratio),
         ]
         for r in rows
     ]
@@ -102,7 +102,7 @@ def memory_floor(study: Study) -> Section | None:
                 "The fastest plain read, on all threads, of exactly the bytes that a step must read, in the "
                 "same rounds as the steps: median. Weights are read where they lie, if a rung has them on "
                 "that page size, else a buffer of as many bytes. Beside it, the read rate over a large "
-                f"buffer before the rounds: {number(rate)} GB/s."
+                f"buffer before the rounds: {number(peaks.read_gb_per_s if peaks else None)} GB/s."
             ),
             Table(heads, cells),
         ],
@@ -116,14 +116,14 @@ def predicted(study: Study) -> dict[str, list[str]]:
     """By variant what its step at the smallest context should need and cost, as `PREDICTED` names it."""
     rows = {}
     for name, entry in study.variants.items():
-        expected = entry.get("prediction", {}).get(str(study.short)) if study.measured.contexts else None
-        if expected:
+        expected = entry.prediction.get(study.short) if study.measured.contexts else None
+        if expected and entry.ops:
             rows[name] = [
-                megabytes(expected["bytes"]),
-                number(expected["macs"] / 1e6),
-                str(entry["ops"]["computing_ops"]),
-                number(expected["memory_ms"]),
-                number(expected["arithmetic_ms"]),
+                megabytes(expected.bytes),
+                number(expected.macs / 1e6),
+                str(entry.ops.computing_ops),
+                number(expected.memory_ms),
+                number(expected.arithmetic_ms),
             ]
     return rows
 
@@ -133,7 +133,7 @@ def prediction(study: Study) -> Section | None:
     for name, cells in predicted(study).items():
         floor = study.measured.memory_floor_ms(name, study.short)
         step = study.measured.step_quantiles(name, study.short)
-        rows.append([code(name), *cells, number(floor), number(step["median"] if step else None)])
+        rows.append([code(name), *cells, number(floor), number(step.median if step else None)])
     if not rows:
         return None
     return Section(
@@ -141,7 +141,7 @@ def prediction(study: Study) -> Section | None:
         [
             Sentence(
                 f"One step at context {study.short}: bytes and MACs by formula, and the time that the "
-                "ceilings measured beforehand give them; in the last two columns what was measured "
+                "peaks measured beforehand give them; in the last two columns what was measured "
                 "afterwards."
             ),
             Table(["variant", *PREDICTED, "memory floor measured, ms", "step measured, ms"], rows),
@@ -150,25 +150,25 @@ def prediction(study: Study) -> Section | None:
 
 
 def replay(study: Study) -> Section | None:
-    predicted = study.record.get("predicted_replay")
+    predicted = study.record.predicted_replay
     outcome = study.measured.replay_outcome(predicted) if predicted else None
-    if not predicted or outcome is None:
+    if predicted is None or predicted.replay is None or outcome is None:
         return None
     rows = [
-        ["predicted", *(number(ms) for ms in outcome["predicted_ms"])],
-        [f"measured, {code(outcome['variant'])}: p5, median, p95", *map(number, outcome["measured_ms"])],
+        ["predicted", *(number(ms) for ms in outcome.predicted_ms)],
+        [f"measured, {code(outcome.variant)}: p5, median, p95", *map(number, outcome.measured_ms)],
     ]
-    verdict = {True: "inside the predicted range", False: "outside the predicted range"}[outcome["inside"]]
+    verdict = "inside the predicted range" if outcome.inside else "outside the predicted range"
     return Section(
         "The replay, predicted from the eager trace",
         [
             Sentence(
-                f"Stored before `{outcome['variant']}` was timed, from a trace of `{predicted['from']}`: "
-                f"{predicted['kind']}. The measured median is {verdict}, {number(outcome['ratio'])} times "
+                f"Stored before `{outcome.variant}` was timed, from a trace of `{predicted.parent}`: "
+                f"{predicted.replay.kind}. The measured median is {verdict}, {number(outcome.ratio)} times "
                 "the prediction."
             ),
             Table(["ms per step", "low", "mid", "high"], rows),
             Sentence("It assumes:"),
-            Bullets(predicted["assumptions"]),
+            Bullets(predicted.replay.assumptions),
         ],
     )

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from profiling.results.effects import effects as measured_effects
 from profiling.results.effects import expectations as measured_expectations
 from profiling.results.effects import unstable
-from reports.numbers import code, interval, number, percent
-from reports.page import Block, Figure, Section, Sentence, Table
-from reports.pictures import Bar, Bars, Curves
+from profiling.results.record.page import Block, Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Bar, Bars, Curves
+from profiling.results.rung import Rung
+from reports.numbers import UNKNOWN, code, interval, number, percent
 from reports.sections.cost import GATES
 from reports.study import Study
 
@@ -23,10 +22,7 @@ def ladder(study: Study) -> Section | None:
     contexts = study.measured.contexts
     steps = Table(
         ["variant", "slot changed", "gate", *(f"context {n}" for n in contexts)],
-        [
-            [code(r["variant"]), change(study, r["variant"]), GATES[r["gate"]], *_steps(study, r)]
-            for r in rows
-        ],
+        [[code(r.variant), change(study, r.variant), GATES[r.gate], *_steps(study, r)] for r in rows],
         text_columns=3,
     )
     blocks: list[Block] = [
@@ -38,7 +34,7 @@ def ladder(study: Study) -> Section | None:
     ]
     if any(unstable(study.measured, name, n) for name in study.timed for n in contexts):
         blocks.append(Sentence("† unstable: the interquartile range is more than 10 % of the median."))
-    timed = [row for row in rows if row["measured"]]
+    timed = [rung for rung in rows if rung.measured]
     if timed:
         blocks += [_figure(study, timed), *_ratios(study, timed)]
     return Section("The ladder", blocks)
@@ -47,34 +43,34 @@ def ladder(study: Study) -> Section | None:
 def change(study: Study, name: str) -> str:
     """'cache: concat → static', computed from the two variants; with the slots a backend fills itself."""
     entry = study.variants[name]
-    if not entry["difference"]:
+    if entry.difference is None or entry.parent is None:
         return "the root"
-    slot, before, after = entry["difference"]
-    own = f" (brings its own {', '.join(entry['owns'])})" if entry.get("owns") else ""
-    return f"{slot}: {before} → {after} (from {code(entry['parent'])}){own}"
+    slot, before, after = entry.difference
+    own = f" (brings its own {', '.join(entry.owns)})" if entry.owns else ""
+    return f"{slot}: {before} → {after} (from {code(entry.parent)}){own}"
 
 
-def _steps(study: Study, row: dict[str, Any]) -> list[str]:
+def _steps(study: Study, rung: Rung) -> list[str]:
     cells = []
-    for context, quantiles in row["steps"].items():
-        if quantiles is None:
+    for context, step in rung.steps.items():
+        if step is None:
             cells.append("")
             continue
-        mark = UNSTABLE_MARK if unstable(study.measured, row["variant"], context) else ""
-        cells.append(" / ".join(number(q) for q in quantiles.values()) + mark)
+        mark = UNSTABLE_MARK if unstable(study.measured, rung.variant, context) else ""
+        cells.append(" / ".join(map(number, (step.median, step.p95, step.p99))) + mark)
     return cells
 
 
-def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
+def _figure(study: Study, rungs: list[Rung]) -> Figure:
     bars = [
         (
-            r["variant"],
-            r["steps"][study.short]["median"],
-            r["memory_floor_ms"],
-            r["ratio_to_memory_floor"].mid if r["ratio_to_memory_floor"] else None,
+            r.variant,
+            step.median,
+            r.memory_floor_ms,
+            r.ratio_to_memory_floor.mid if r.ratio_to_memory_floor else None,
         )
-        for r in rows
-        if r["steps"][study.short]
+        for r in rungs
+        if (step := r.steps[study.short])
     ]
     slowest = max(bars, key=lambda bar: bar[1])
     quickest = min(bars, key=lambda bar: bar[1])
@@ -85,7 +81,7 @@ def _figure(study: Study, rows: list[dict[str, Any]]) -> Figure:
     )
     caption = f"Median step at context {study.short} against the memory floor of the same bytes."
     rows_drawn = [_bar(*bar) for bar in bars]
-    return Figure("ladder", alt, caption, [Bars(f"median step at context {study.short}, ms", rows_drawn)])
+    return Figure("ladder", caption, [Bars(f"median step at context {study.short}, ms", rows_drawn)], alt)
 
 
 def _bar(name: str, step: float, floor: float | None, ratio: float | None) -> Bar:
@@ -95,9 +91,9 @@ def _bar(name: str, step: float, floor: float | None, ratio: float | None) -> Ba
     return Bar(name, {"up to the memory floor": reached, "above it": step - reached}, text, floor)
 
 
-def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Sentence]:
+def _ratios(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
     context = study.short
-    pipelined = {r["variant"]: study.measured.pipelined(r["variant"], context) for r in rows}
+    pipelined = {r.variant: study.measured.pipelined(r.variant, context) for r in rungs}
     named = any(value is not None for value in pipelined.values())
     heads = [
         "variant",
@@ -109,17 +105,18 @@ def _ratios(study: Study, rows: list[dict[str, Any]]) -> list[Table | Sentence]:
     ]
     table = [
         [
-            code(r["variant"]),
-            number(r["ttft_ms"]),
-            number(r["memory_floor_ms"]),
-            interval(r["ratio_to_memory_floor"]),
-            interval(r["ratio_to_parent"]) if r["parent"] else "",
-            interval(r["ratio_to_baseline"]),
-            *([number(pipelined[r["variant"]])] if named else []),
+            code(r.variant),
+            number(r.ttft_ms),
+            number(r.memory_floor_ms),
+            interval(r.ratio_to_memory_floor),
+            interval(r.ratio_to_parent) if r.parent else "",
+            interval(r.ratio_to_baseline),
+            *([number(pipelined[r.variant])] if named else []),
         ]
-        for r in rows
+        for r in rungs
     ]
-    prompt = study.record["workload"]["prompt"]
+    workload = study.record.workload
+    prompt = workload.prompt if workload else UNKNOWN
     how = (
         "The last column is the step pipelined, with one sync at the end of a visit; all others are latency."
         if named
@@ -213,12 +210,13 @@ def context(study: Study) -> Section | None:
     curves = {}
     for name in study.timed:
         steps = [(n, study.measured.step_quantiles(name, n)) for n in contexts]
-        curves[name] = [(n, quantiles["median"]) for n, quantiles in steps if quantiles]
-    cached = [name for name in study.timed if study.variants[name]["parent"]]
+        curves[name] = [(n, step.median) for n, step in steps if step]
+    cached = [name for name in study.timed if study.variants[name].parent]
     of = study.judged.parent or study.timed[-1]
     floors = [(n, ms) for n in contexts if (ms := study.measured.memory_floor_ms(of, n)) is not None]
     rows = [
-        [code(name), *(str(study.variants[name]["slots"][str(n)]) for n in contexts)] for name in study.timed
+        [code(name), *(str(study.variants[name].slots.get(n, UNKNOWN)) for n in contexts)]
+        for name in study.timed
     ]
     alt = f"Lines of the median step over {contexts[0]} to {contexts[-1]} tokens in the cache: " + "; ".join(
         f"{name} from {number(points[0][1])} to {number(points[-1][1])} ms" for name, points in curves.items()
@@ -233,7 +231,7 @@ def context(study: Study) -> Section | None:
     return Section(
         "Step over context",
         [
-            Figure("context", f"{alt}.", caption, panels),
+            Figure("context", caption, panels, f"{alt}."),
             Sentence(
                 "Slots that a step attends over, which is what it costs: a step of fixed shape attends over "
                 "its bucket."

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from profiling.results.effects import rest
+from profiling.results.record import Counts, Phase, Trace
+from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Bar, Bars
 from reports.numbers import code, count, joined, number
-from reports.page import Block, Bullets, Figure, Section, Sentence, Table
-from reports.pictures import Bar, Bars, Steps
 from reports.study import Study
 
-COUNTS = ("kernels", "launches", "graph_launches", "host_ops", "syncs")
+COUNTS = Counts.__struct_fields__
 
 
 def parts(study: Study) -> Section | None:
-    traced = {name: ms for name in study.timed if (ms := study.measured.traced_ms(name))}
-    if not traced:
+    traces = {name: trace for name in study.timed if (trace := study.variants[name].trace)}
+    if not traces:
         return None
+    traced = {name: trace.step_ms for name, trace in traces.items()}
     kinds = list(dict.fromkeys(part for ms in traced.values() for part in ms))
     alt = "Stacked bars of the parts of one traced step: " + "; ".join(
         f"{name} {', '.join(f'{part} {number(value)} ms' for part, value in ms.items() if value)}"
@@ -26,15 +30,11 @@ def parts(study: Study) -> Section | None:
             "Means per traced step; the parts sum to the step. A trace gives shares and counts: its times "
             "contain the profiler's own cost (last column: step under the profiler over step without)."
         ),
-        Figure("parts", f"{alt}.", caption, [_bars(traced)]),
-        _parts_table(study, traced, kinds),
+        Figure("parts", caption, [_bars(traced)], f"{alt}."),
+        _parts_table(study, traces, kinds),
         *_rest(study),
     ]
-    problems = [
-        f"{code(name)}: {problem}"
-        for name in traced
-        for problem in study.variants[name]["trace"]["analysis"]["problems"]
-    ]
+    problems = [f"{code(name)}: {problem}" for name, trace in traces.items() for problem in trace.problems]
     if problems:
         blocks += [Sentence("Traces that are not to be trusted:"), Bullets(problems)]
     return Section("Where the time goes", blocks)
@@ -48,17 +48,17 @@ def _bars(traced: dict[str, dict[str, float]]) -> Bars:
     return Bars("per traced step, the profiler's cost included, ms", rows)
 
 
-def _parts_table(study: Study, traced: dict[str, dict[str, float]], kinds: list[str]) -> Table:
-    counts = {name: study.variants[name]["trace"]["analysis"]["counts"] for name in traced}
-    seen = [what for what in COUNTS if any(found.get(what) for found in counts.values())]
+def _parts_table(study: Study, traces: dict[str, Trace], kinds: list[str]) -> Table:
+    counts = {name: asdict(trace.counts) for name, trace in traces.items()}
+    seen = [what for what in COUNTS if any(found[what] for found in counts.values())]
     rows = [
         [
             code(name),
             *(number(ms[kind]) if kind in ms else "" for kind in kinds),
-            *(count(counts[name].get(what)) for what in seen),
+            *(count(counts[name][what]) for what in seen),
             number(study.measured.profiler_ratio(name)),
         ]
-        for name, ms in traced.items()
+        for name, ms in ((name, trace.step_ms) for name, trace in traces.items())
     ]
     heads = [f"{kind.replace('_', ' ')}, ms" for kind in kinds] + [what.replace("_", " ") for what in seen]
     return Table(["variant", *heads, "profiled / plain"], rows)
@@ -88,8 +88,8 @@ def _rest(study: Study) -> list[Block]:
 
 def phases(study: Study) -> Section | None:
     """Inside the steps that are one launch."""
-    inside = {name: study.variants[name].get("trace", {}).get("phases") for name in study.timed}
-    known = {name: of_launch for name, of_launch in inside.items() if of_launch}
+    inside = {name: study.variants[name].trace for name in study.timed}
+    known = {name: trace.phases for name, trace in inside.items() if trace and trace.phases}
     if not known:
         return None
     text = (
@@ -99,24 +99,23 @@ def phases(study: Study) -> Section | None:
     )
     names = list(dict.fromkeys(phase for of_launch in known.values() for phase in of_launch))
     rows = [[code(phase), *(_phase(of_launch.get(phase)) for of_launch in known.values())] for phase in names]
-    total = [number(sum(p["slowest_us"] for p in of_launch.values()) / 1e3) for of_launch in known.values()]
+    total = [number(sum(p.slowest_us for p in of_launch.values()) / 1e3) for of_launch in known.values()]
     table = Table(["phase", *(code(name) for name in known)], [*rows, ["all", *total]])
     return Section("Inside the one launch", [Sentence(text), table])
 
 
-def _phase(found: dict[str, float] | None) -> str:
-    if found is None:
+def _phase(phase: Phase | None) -> str:
+    if phase is None:
         return ""
-    work_ms, waiting_ms = found["slowest_us"] / 1e3, found["waiting_us"] / 1e3
-    return f"{number(work_ms)} ({number(waiting_ms)})"
+    return f"{number(phase.slowest_us / 1e3)} ({number(phase.waiting_us / 1e3)})"
 
 
 def timeline(study: Study) -> Section | None:
     data = study.timeline
-    if not data or not data["steps"]:
+    if data is None:
         return None
-    names = joined([step["variant"] for step in data["steps"]])
-    lengths = ", ".join(f"{step['variant']} {number(step['length_us'])} us" for step in data["steps"])
+    names = joined([step.variant for step in data.steps])
+    lengths = ", ".join(f"{step.variant} {number(step.length_us)} us" for step in data.steps)
     alt = f"One traced step each of {names.replace('`', '')} on one time axis, op by op: {lengths}."
     caption = f"One step of {names} on the same time axis, as traced."
-    return Section("One step, op by op", [Figure("timeline", alt, caption, Steps(**data))])
+    return Section("One step, op by op", [Figure("timeline", caption, data, alt)])

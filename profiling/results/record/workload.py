@@ -2,40 +2,36 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
+from msgspec import Meta
+
+from profiling.results.record.part import Count, Part, Size
 from variants.config import GPTConfig
 from variants.errors import UserError
 
 BUCKETS = (128, 512, 2048)  # few, since every bucket is one more compiled step to compile, record or capture
 
 
-@dataclass(frozen=True)
-class Workload:
-    """`contexts` tokens are in the cache when the first settling step starts."""
+class Workload(Part, frozen=True, kw_only=True):
+    """`contexts` tokens are in the cache when the first step of a visit starts, which is not timed."""
 
-    contexts: tuple[int, ...] = (10, 100, 500, 1000)
-    batch: int = 1
-    steps: int = 2  # timed steps per visit
-    settle: int = 2  # untimed steps after each switch: the first one after foreign traffic is slow
-    rounds: int = 20
+    contexts: Annotated[tuple[Size, ...], Meta(min_length=1)] = (10, 100, 500, 1000)
+    batch: Size = 1
+    steps: Size = 2  # timed steps per visit
+    warm_up: Count = 2  # untimed steps after each switch: the first one after foreign traffic is slow
+    rounds: Size = 20
     seed: int = 0
-    gate_steps: int = 200
+    gate_steps: Size = 200
     brief_gate: bool = False  # prove greedy and forced tokens only, for a first look
-    prompt: int = 100  # tokens of the prefill that is timed for TTFT
-    ttft_rounds: int = 3
-    naive_rounds: int = 3  # the no-cache curve is a picture, no verdict hangs on it
-
-    @staticmethod
-    def restored(stored: dict[str, Any]) -> Workload:
-        """The workload of a stored run."""
-        return Workload(**{**stored, "contexts": tuple(stored["contexts"])})
+    prompt: Size = 100  # tokens of the prefill that is timed for TTFT
+    ttft_rounds: Count = 3
+    naive_rounds: Count = 3  # the no-cache curve is a picture, no verdict hangs on it
 
     @property
     def tokens_after(self) -> int:
-        """Tokens that a visit adds to its context: settling, timed, and timed again pipelined."""
-        return self.settle + 2 * self.steps
+        """Tokens that a visit adds to its context: untimed, timed, and timed again pipelined."""
+        return self.warm_up + 2 * self.steps
 
     def check(self, config: GPTConfig) -> None:
         """Raises UserError for numbers that the model or the method does not allow."""

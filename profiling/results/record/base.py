@@ -1,0 +1,50 @@
+"""What every record holds, and what every record of a runner's measurements holds."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from profiling.results.record.claim import Claim
+from profiling.results.record.duel import DuelSteps
+from profiling.results.record.entry import Entry
+from profiling.results.record.page import Page
+from profiling.results.record.part import Count, Part
+from profiling.results.record.samples import FirstToken, FloorRead, Sample
+from profiling.results.record.setting import Environment, Model, Peaks
+from profiling.results.record.traces import PredictedReplay
+from profiling.results.record.workload import Workload
+
+
+class Record(Part, frozen=True, kw_only=True, tag_field="experiment"):
+    """Of one run of any experiment. Lists grow as results arrive; None is what is not known yet."""
+
+    schema: Literal[3] = 3
+    status: Literal["incomplete", "complete"] = "incomplete"
+    command: str
+    started: str
+    finished: str | None = None
+    warnings: list[str] = []
+    environment: Environment | None = None
+    model: Model | None = None
+    claims: list[Claim] = []
+    page: Page | None = None
+
+    @classmethod
+    def kind(cls) -> str:
+        """The name of the experiment."""
+        return str(cls.__struct_config__.tag)
+
+
+class Measurement(Record, frozen=True, kw_only=True):
+    """Of a runner: its cases, and what was timed of them in rounds. `entropy` draws the order of a round."""
+
+    workload: Workload | None = None
+    peaks: Peaks | None = None
+    entropy: Count = 0
+    variants: dict[str, Entry] = {}
+    samples: list[Sample] = []
+    floors: list[FloorRead] = []
+    ttft: list[FirstToken] = []
+    duel: DuelSteps | None = None
+    predicted_replay: PredictedReplay | None = None
+    recompiles_while_timing: Count | None = None

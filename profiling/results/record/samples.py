@@ -1,0 +1,68 @@
+"""What a visit of a round stores."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from profiling.results.record.part import Count, Ms, Numbers, Part, Size
+
+
+class Sample(Part, frozen=True, kw_only=True):
+    """Single steps of one variant at one context. `pipelined_ms`: mean step with one sync at the end, None
+    where a step is done when its call returns.
+    """
+
+    round: Count
+    variant: str
+    width: Size
+    context: Size
+    batch: Size
+    steps_ms: Numbers
+    pipelined_ms: Ms | None
+
+
+class FloorRead(Part, frozen=True, kw_only=True):
+    """Plain reads of so many bytes that lie on pages of one size."""
+
+    round: Count
+    bytes: Size
+    pages: str
+    ms: Numbers
+
+
+class FirstToken(Part, frozen=True, kw_only=True):
+    """A prefill of the workload's prompt."""
+
+    round: Count
+    variant: str
+    ms: Ms
+
+
+class PrefillSample(Part, frozen=True, kw_only=True):
+    """A prefill of `prompt` tokens."""
+
+    round: Count
+    variant: str
+    prompt: Size
+    ms: Ms
+
+
+class GenerationSample(Part, frozen=True, kw_only=True):
+    """A whole generation, every token timed with a sync; the first is the prefill's."""
+
+    round: Count
+    variant: str
+    prompt: Size
+    tokens_ms: Numbers
+
+
+class EngineSample(Part, frozen=True, kw_only=True):
+    """Greedy steps of another engine after a prompt that was every engine's in this round."""
+
+    engine: str
+    context: Size
+    round: Count
+    ms: Numbers
+    tokens: Annotated[list[int], Meta(min_length=1)]
