@@ -385,7 +385,7 @@ HEAD = ",".join(ROW)
         ("id,gpu\n1,H100\n", "no column source, .*its first line has id, gpu"),
         ("\udcff", "not a readable table"),
         (HEAD + "\n", "no row under its first line"),
-        (HEAD + "\n1,somewhere\n", "row 2: 2 fields, 20 in the first line"),
+        (HEAD + "\n1,somewhere\n", "row 2: 2 fields, not 20 as in the first line"),
     ],
 )
 def test_a_file_that_is_no_such_table_is_one_line(content: str, said: str, tmp_path: Path) -> None:
