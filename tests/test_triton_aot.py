@@ -9,6 +9,8 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -36,12 +38,14 @@ TARGETS = [
 
 
 @functools.cache
-def compiled(arch: int, precision: str, batch: int) -> dict[str, dict[str, Any]]:
-    """kernel -> the compiler's report."""
+def compiled(
+    arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT
+) -> dict[str, dict[str, Any]]:
+    """kernel -> the compiler's report on the package under `root`."""
     command = [sys.executable, "-m", "variants.backends.triton_step.aot", "--json", "--arch", str(arch)]
-    command += ["--precision", precision, "--batch", str(batch)]
+    command += ["--precision", precision, "--batch", str(batch), *flags]
     environment = {**os.environ, "TRITON_INTERPRET": "0"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-2000:]
     return {row["kernel"]: row for row in map(json.loads, done.stdout.splitlines())}
 
@@ -65,12 +69,32 @@ def test_weights_are_read_in_wide_loads_that_may_not_be_stale(arch: int, precisi
         )
 
 
+def loads_at_barriers(arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT) -> list[int]:
+    """At each of a layer's five barriers, the wide loads between arrival and poll."""
+    at_barrier = compiled(arch, precision, batch, *flags, root=root)["one_step"]["prefetched"][:5]
+    assert len(at_barrier) == 5
+    return at_barrier
+
+
 @pytest.mark.parametrize(("arch", "precision", "batch"), [t for t in TARGETS if t.values[2] == 1])
 def test_weights_of_the_next_phase_are_loaded_between_arrival_and_poll(
     arch: int, precision: str, batch: int
 ) -> None:
-    at_barrier = compiled(arch, precision, batch)["one_step"]["prefetched"][:5]
-    assert len(at_barrier) == 5 and sum(loads > 0 for loads in at_barrier) >= 4, at_barrier
+    at_barrier = loads_at_barriers(arch, precision, batch)
+    assert sum(loads > 0 for loads in at_barrier) >= 4, at_barrier
+
+
+def test_loads_that_come_after_the_poll_are_not_counted(tmp_path: Path) -> None:
+    """The kernel with every prefetch moved behind its wait: right results, nothing hidden."""
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(ROOT / "variants", tmp_path / "variants", ignore=ignore)
+    file = tmp_path / "variants" / "backends" / "triton_step" / "persistent.py"
+    prefetches = r"((?: +(?:first|old)\w* = .+\n)+)( +polls = wait\(.+\n)"
+    late, moved = re.subn(prefetches, r"\2\1", file.read_text())
+    assert moved == 4
+    file.write_text(late)
+    at_barrier = loads_at_barriers(90, "bfloat16", 1, "--kernel", "one_step", root=tmp_path)
+    assert at_barrier == [0] * 5
 
 
 @pytest.mark.parametrize("precision", ["bfloat16", pytest.param("float32", marks=pytest.mark.slow)])
