@@ -1,54 +1,84 @@
 # The README's two commands are `make floor` and `make test`; each works alone on a fresh clone.
 PYTHON ?= python3
+# One more package index, for another build of torch: https://download.pytorch.org/whl/cpu has the one without CUDA.
+TORCH_INDEX ?=
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALLED := $(VENV)/.installed
+# Two stamps in one environment: what runs need, and with it what tests, style checks and documentation need.
+RUN_ONLY := $(VENV)/.run
+DEVELOPMENT := $(VENV)/.development
+EXTRAS := [test,lint,docs]
 
-.PHONY: floor test lint report articles peers gpu-check validate docs wheel
+UV := $(shell command -v uv)
+# uv takes the first index that has a package, unless told to compare releases of all, as pip does
+INDEX := $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX) $(if $(UV),--index-strategy unsafe-best-match))
 
-$(INSTALLED): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[test,lint,docs]'
+# $(call install,FOLDER,EXTRAS): says what comes, then puts this project with EXTRAS into an environment in FOLDER
+define install
+	@$(PYTHON) install/announce.py $(1) '$(2)' '$(TORCH_INDEX)'
+	$(if $(UV),$(UV) venv --quiet --allow-existing --python $(PYTHON) $(1),$(PYTHON) -m venv $(1))
+	$(if $(UV),$(UV) pip install --python $(1)/bin/python,$(1)/bin/python -m pip install --disable-pip-version-check) \
+		$(INDEX) --constraint constraints.txt --editable '.$(2)'
+endef
+
+.PHONY: floor test lint report articles peers gpu-check validate docs wheel cuda-build test-cuda-build
+
+$(RUN_ONLY): pyproject.toml constraints.txt
+	$(call install,$(VENV))
 	touch $@
 
-floor: $(INSTALLED)
+$(DEVELOPMENT): pyproject.toml constraints.txt
+	$(call install,$(VENV),$(EXTRAS))
+	touch $(RUN_ONLY) $@
+
+floor: $(RUN_ONLY)
 	$(BIN)/python -m experiments.floor $(ARGS)
 
-test: $(INSTALLED)
+articles: $(RUN_ONLY)
+	$(BIN)/python -m experiments.articles $(ARGS)
+
+report: $(RUN_ONLY)
+	$(BIN)/python -m reports.build $(RUN)
+
+test: $(DEVELOPMENT)
 	$(BIN)/python -m pytest --numprocesses 2 $(ARGS)
 
-lint: $(INSTALLED)
+lint: $(DEVELOPMENT)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-articles: $(INSTALLED)
-	$(BIN)/python -m experiments.articles $(ARGS)
-
 # Holds the predictions of GPU steps against a table of published ones: make validate STEPS=steps.csv
-validate: $(INSTALLED)
+validate: $(RUN_ONLY)
 	$(BIN)/python -m experiments.validate $(STEPS) --out docs/validation.md $(ARGS)
 
-gpu-check: $(INSTALLED)
+gpu-check: $(DEVELOPMENT)
 	$(BIN)/python -m experiments.gpu_check $(ARGS)
+
+docs: $(DEVELOPMENT)
+	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
+	@echo "site/index.html; with search: python -m http.server -d site"
+
+wheel: $(DEVELOPMENT)
+	$(BIN)/python -m build --no-isolation --outdir dist
 
 # Other engines bring their own runtimes: they get an environment of their own, outside the clone.
 PEERS ?= $(HOME)/.cache/decode-floor/peers
 
 $(PEERS)/.installed: pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[peers]'
+	$(call install,$(PEERS),[peers])
 	touch $@
 
 peers: $(PEERS)/.installed
 	$(PEERS)/bin/python -m experiments.peers $(ARGS)
 
-report: $(INSTALLED)
-	$(BIN)/python -m reports.build $(RUN)
+# The quick tests once more, where `make cuda-build PYTHON=python3.13` has installed torch's CUDA build (no GPU needed).
+CUDA_BUILD ?= $(HOME)/.cache/decode-floor/cuda-build
+QUICK := $(addprefix tests/test_,model.py kv.py tape.py floor.py cli.py elsewhere.py)
 
-docs: $(INSTALLED)
-	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "site/index.html; with search: python -m http.server -d site"
+cuda-build:
+	$(call install,$(CUDA_BUILD),[test])
 
-wheel: $(INSTALLED)
-	$(BIN)/python -m build --no-isolation --outdir dist
+test-cuda-build:
+	@if [ -x $(CUDA_BUILD)/bin/python ]; then $(CUDA_BUILD)/bin/python -m pytest --numprocesses 2 $(QUICK) $(ARGS); \
+	else echo "the quick tests on torch's CUDA build are skipped: there is none in $(CUDA_BUILD) (make cuda-build)"; fi

@@ -79,6 +79,7 @@ def test_sdist_holds_sources_docs_and_tests(dist: Path) -> None:
         "pyproject.toml",
         "constraints.txt",
         "Makefile",
+        "install/sizes.json",
         "docs/index.md",
         "tests/conftest.py",
     }
