@@ -1,14 +1,12 @@
 """What users of CUDA graphs ran into (CASES 13-20): on the op tape, and on a stand-in for CUDA's capture.
 
-The stand-in knows the rules: what runs, on which stream, in which order. What only a device can tell is in
-test_gpu.py.
+The stand-in takes the place of the driver's calls under torch's own `torch.cuda.graph`: what runs on which
+stream, in which order, and whose memory it is. What only a device can tell is in test_gpu.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import SimpleNamespace
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,72 +22,139 @@ from variants.executors.executor import COMPILED, COMPILED_GRAPH, GRAPH
 from variants.ladder import ladder
 from variants.model import GPT
 
-POOL = "the shared pool"
+POOL = (0, 7)
+TEMPORARIES, IN_POOL = 22, 64  # what a step holds outside of a capture, and inside of one
 
 
-class FakeStream:
-    device = torch.device("cpu")
+class Driver:
+    """The driver's and the allocator's part of a capture, under torch's own `torch.cuda.graph`.
 
-    def __init__(self, log: list[str], name: str) -> None:
-        self.log, self.name = log, name
-
-    def wait_stream(self, other: FakeStream) -> None:
-        self.log.append(f"{self.name} waits for {other.name}")
-
-
-class FakeCuda:
-    """Takes the place of torch.cuda in cuda_graph: logs what happens, and can refuse an operation."""
+    `refuse`: an operation that breaks a capture. As in torch 2.11 to 2.13, a capture that is broken fails
+    again when it is ended, and its pool stays open until someone closes and releases it.
+    """
 
     def __init__(self, refuse: str | None = None) -> None:
         self.log: list[str] = []
-        self.refuse, self.reserved, self.on = refuse, 1000, "main"
-        self.main, self.side = FakeStream(self.log, "main"), FakeStream(self.log, "side")
+        self.refuse, self.broken = refuse, False
+        self.reserved, self.cached = 1000, 0
+        self.capturing: object = None
+        self.pools: dict[object, int] = {}
+        self.streams = {name: Stream(self, name) for name in ("main", "side")}
+        self.current = self.streams["main"]
 
-    def Stream(self, device: object) -> FakeStream:
-        return self.side
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        cuda = {
+            "Stream": lambda device: self.streams["side"],
+            "current_stream": lambda device=None: self.current,
+            "set_stream": self.set_stream,
+            "stream": self.stream,
+            "synchronize": lambda device=None: self.log.append("synchronize"),
+            "empty_cache": self.empty_cache,
+            "memory_reserved": lambda device: self.reserved,
+            "current_device": lambda: 0,
+            "graph_pool_handle": lambda: (0, 8),
+            "CUDAGraph": lambda: Graph(self),
+        }
+        for name, value in cuda.items():
+            patch.setattr(torch.cuda, name, value)
+        for name, value in {
+            "_host_emptyCache": lambda: None,
+            "_cuda_endAllocateToPool": self.close,
+            "_cuda_releasePool": self.release,
+        }.items():
+            patch.setattr(torch._C, name, value, raising=False)
 
-    def current_stream(self, device: object) -> FakeStream:
-        return self.main
+    def set_stream(self, stream: Stream) -> None:
+        self.current = stream
 
-    def synchronize(self, device: object) -> None:
-        self.log.append("synchronize")
+    def stream(self, stream: Stream) -> Switch:
+        return Switch(self, stream)
+
+    def step(self) -> None:
+        """What a step allocates: temporaries that stay in the cache, or memory of the pool."""
+        self.log.append(f"step on {self.current.name}")
+        if self.capturing:
+            self.reserved += IN_POOL
+            self.pools[self.capturing] += IN_POOL
+        elif not self.cached:
+            self.reserved += TEMPORARIES
+            self.cached += TEMPORARIES
 
     def empty_cache(self) -> None:
         self.log.append("empty cache")
+        self.reserved -= self.cached
+        self.cached = 0
 
-    def memory_reserved(self, device: object) -> int:
-        return self.reserved
+    def close(self, device: int, pool: object) -> None:
+        if self.capturing != pool:
+            raise RuntimeError("not currently recording to this pool")
+        self.capturing = None
 
-    def CUDAGraph(self) -> Any:
-        cuda = self
+    def release(self, device: int, pool: object) -> None:
+        assert self.capturing != pool, "an open pool cannot be released"
+        self.cached += self.pools.pop(pool)
 
-        class Graph:
-            def reset(self) -> None:
-                cuda.log.append("reset")
 
-        return Graph()
+class Stream:
+    device = torch.device("cpu")
 
-    @contextmanager
-    def stream(self, stream: FakeStream) -> Iterator[None]:
-        before, self.on = self.on, stream.name
-        yield
-        self.on = before
+    def __init__(self, driver: Driver, name: str) -> None:
+        self.driver, self.name = driver, name
 
-    @contextmanager
-    def graph(self, graph: object, pool: object, stream: FakeStream) -> Iterator[None]:
-        self.log.append(f"capture on {stream.name} into {pool}")
-        self.reserved += 64
-        with self.stream(stream), Refusing(self.refuse):
-            yield
+    def wait_stream(self, other: Stream) -> None:
+        self.driver.log.append(f"{self.name} waits for {other.name}")
+
+
+class Switch:
+    """`torch.cuda.stream`, which `torch.cuda.graph` enters and leaves by hand."""
+
+    def __init__(self, driver: Driver, stream: Stream) -> None:
+        self.driver, self.to = driver, stream
+
+    def __enter__(self) -> None:
+        self.before, self.driver.current = self.driver.current, self.to
+
+    def __exit__(self, *error: object) -> None:
+        self.driver.current = self.before
+
+
+class Graph:
+    def __init__(self, driver: Driver) -> None:
+        self.driver = driver
+        self.held: object = None
+        self.ended = False
+
+    def capture_begin(self, pool: object, **options: object) -> None:
+        self.driver.log.append(f"capture on {self.driver.current.name} into {pool}")
+        self.driver.capturing = self.held = pool
+        self.driver.pools.setdefault(pool, 0)
+
+    def capture_end(self) -> None:
+        if self.driver.broken:
+            self.driver.broken = False
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+        self.driver.close(0, self.held)
+        self.ended = True
+
+    def pool(self) -> object:
+        if not self.ended:
+            raise RuntimeError("Called CUDAGraph::pool() without a preceding successful capture.")
+        return self.held
+
+    def reset(self) -> None:
+        if self.ended:
+            self.driver.release(0, self.held)
+            self.ended = False
 
 
 class Refusing(torch.utils._python_dispatch.TorchDispatchMode):
-    def __init__(self, name: str | None) -> None:
+    def __init__(self, driver: Driver) -> None:
         super().__init__()
-        self.name = name
+        self.driver = driver
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.name() == self.name:
+        if self.driver.capturing and func.name() == self.driver.refuse:
+            self.driver.broken = True
             raise RuntimeError(
                 "CUDA error: operation not permitted when stream is capturing (900)\nmore lines"
             )
@@ -97,15 +162,14 @@ class Refusing(torch.utils._python_dispatch.TorchDispatchMode):
 
 
 def tried(
-    monkeypatch: pytest.MonkeyPatch, cuda: FakeCuda, run: Callable[[Tensor], Tensor] | None = None
+    monkeypatch: pytest.MonkeyPatch, driver: Driver, run: Callable[[Tensor], Tensor] | None = None
 ) -> Any:
     """Capture a two-operation step on the stand-in; `run` is the compiled step, where it is another."""
-    monkeypatch.setattr(cuda_graph, "torch", SimpleNamespace(cuda=cuda))
     token = torch.zeros(1, 1, dtype=torch.int64)
     restored: list[int] = []
 
     def step(token: Tensor) -> Tensor:
-        cuda.log.append(f"step on {cuda.on}")
+        driver.step()
         token.add_(1)
         return token.float().tanh()
 
@@ -115,37 +179,35 @@ def tried(
 
     compiled = run or step
     try:
-        return capture(step, lambda: compiled(token), token, restore, POOL)
+        with monkeypatch.context() as patch, Refusing(driver):
+            driver.install(patch)
+            return capture(step, lambda: compiled(token), token, restore, POOL)
     finally:
-        monkeypatch.undo()
         assert int(token) == 0, "every trial step is undone, also after a failure"
         assert restored
+        assert driver.current.name == "main", "whatever runs next is not on the capture's stream"
 
 
 def test_the_step_warms_up_on_a_side_stream_before_it_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """CASES 13 and 18: handles exist before the capture, and the pool's growth is measured."""
-    cuda = FakeCuda()
-    graph = tried(monkeypatch, cuda)
-    start = cuda.log.index("side waits for main")
-    expected = [
-        "side waits for main",
-        *["step on side"] * WARM_UP_STEPS,
-        "main waits for side",
-        "synchronize",
-    ]
-    assert cuda.log[start : start + len(expected) + 1] == [*expected, f"capture on side into {POOL}"]
-    assert graph.pool_bytes == 64
+    """CASES 13 and 18: handles exist before the capture, and the pool's growth alone is measured."""
+    driver = Driver()
+    graph = tried(monkeypatch, driver)
+    start = driver.log.index("side waits for main")
+    expected = ["side waits for main", *["step on side"] * WARM_UP_STEPS, "main waits for side"]
+    assert driver.log[start : start + len(expected)] == expected
+    assert f"capture on side into {POOL}" in driver.log[start + len(expected) :]
+    assert graph.pool_bytes == IN_POOL
 
 
 def test_a_refused_operation_is_named_and_its_pool_released(monkeypatch: pytest.MonkeyPatch) -> None:
     """CASES 14 and 18: CUDA's error 900 names nothing, the second capture does."""
-    cuda = FakeCuda(refuse="aten::tanh")
+    driver = Driver(refuse="aten::tanh")
     with pytest.raises(
         CaptureError, match=r"failed at aten::tanh: CUDA error: operation not permitted.*\(900\)$"
     ):
-        tried(monkeypatch, cuda)
-    failed = cuda.log.index(f"capture on side into {POOL}")
-    assert cuda.log[failed:].count("reset") == cuda.log[failed:].count("empty cache") == 2
+        tried(monkeypatch, driver)
+    assert driver.capturing is None and not driver.pools, "both captures have closed and released their pools"
+    assert driver.reserved == 1000
 
 
 def test_a_failure_of_compiled_code_alone_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,8 +215,10 @@ def test_a_failure_of_compiled_code_alone_says_so(monkeypatch: pytest.MonkeyPatc
         token.add_(1)
         return token.float().exp()
 
+    driver = Driver(refuse="aten::exp")
     with pytest.raises(CaptureError, match="an operation of the compiled code"):
-        tried(monkeypatch, FakeCuda(refuse="aten::exp"), compiled)
+        tried(monkeypatch, driver, compiled)
+    assert not driver.pools
 
 
 def test_buckets_share_one_pool(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ only CUDA can refuse is named by a second, watched capture.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -66,13 +67,15 @@ def capture(
     device = token.device
     side = torch.cuda.Stream(device)
     _warm_up(run, restore, side)
+    torch.cuda.empty_cache()  # the capture does it too: what the warm-up left would count against the pool
     before = torch.cuda.memory_reserved(device)
     graph = torch.cuda.CUDAGraph()
     try:
         logits = _record(graph, run, side, pool)
     except Exception as error:
-        _release(graph, device)
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        _release(graph, pool, side.device)
+        first = _first_cause(error)
+        reason = str(first).splitlines()[0] if str(first) else type(first).__name__
         culprit = _operation_that_fails(step, token, side, restore)
         raise CaptureError(f"CUDA graph capture failed at {culprit}: {reason}") from error
     pool_bytes = torch.cuda.memory_reserved(device) - before
@@ -94,15 +97,44 @@ def _warm_up(run: Callable[[], Tensor], restore: Callable[[], None], side: torch
 def _record(
     graph: torch.cuda.CUDAGraph, run: Callable[[], Tensor], side: torch.cuda.Stream, pool: Any
 ) -> Tensor:
-    with torch.cuda.graph(graph, pool=pool, stream=side):
-        return run()
+    before = torch.cuda.current_stream(side.device)
+    try:
+        with torch.cuda.graph(graph, pool=pool, stream=side):
+            return run()
+    finally:
+        # where ending the capture fails, torch.cuda.graph stays on the capture's stream (torch 2.11 to 2.13)
+        torch.cuda.set_stream(before)
 
 
-def _release(graph: torch.cuda.CUDAGraph, device: torch.device) -> None:
-    """Give back what a failed capture holds; graphs captured before it keep their part of the pool."""
+def _release(graph: torch.cuda.CUDAGraph, pool: Any, device: torch.device) -> None:
+    """Give back what a failed capture holds; graphs captured before it keep their part of the pool.
+
+    A graph whose capture could not be ended has left its pool open, and resetting it does not close it.
+    """
+    ended = _has_ended(graph)
     graph.reset()
+    if not ended:
+        index = torch.cuda.current_device() if device.index is None else device.index
+        with contextlib.suppress(RuntimeError):  # a version that closes the pool before it fails
+            torch._C._cuda_endAllocateToPool(index, pool)
+        torch._C._cuda_releasePool(index, pool)
     torch.cuda.synchronize(device)
     torch.cuda.empty_cache()
+
+
+def _has_ended(graph: torch.cuda.CUDAGraph) -> bool:
+    try:
+        graph.pool()  # known of a graph whose capture has ended, and of no other
+    except RuntimeError:
+        return False
+    return True
+
+
+def _first_cause(error: BaseException) -> BaseException:
+    """Ending a capture that an operation has broken raises an error of its own, over the one that tells."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
 
 
 class _Watch(TorchDispatchMode):
@@ -122,7 +154,7 @@ def _operation_that_fails(
 
     Apart from the first attempt, because a compiled step would compile again under a dispatch mode.
     """
-    graph = torch.cuda.CUDAGraph()
+    graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     watch = _Watch()  # type: ignore[no-untyped-call]
 
     def watched() -> Tensor:
@@ -130,10 +162,10 @@ def _operation_that_fails(
             return step(token)
 
     try:
-        _record(graph, watched, side, None)
+        _record(graph, watched, side, pool)
     except Exception:
         return watch.last
     finally:
-        _release(graph, token.device)
+        _release(graph, pool, side.device)
         restore()
     return "an operation of the compiled code (the plain operations can be captured)"
