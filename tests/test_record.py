@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from floor_run import GOLDEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from markupsafe import Markup
 
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.record import (
@@ -23,6 +26,9 @@ from profiling.results.record import (
     replaced,
 )
 from profiling.results.record.upgrade import upgraded
+from reports.build import page, study
+from reports.printers.html import html
+from reports.printers.markdown import markdown
 from variants.errors import UserError
 
 DATA = Path(__file__).parent / "data"
@@ -128,6 +134,34 @@ def test_a_wrong_value_is_refused_by_its_place(case: str) -> None:
     assert refusal(raw) == f"run.json: {said}"
 
 
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda raw: raw["variants"].pop("tape"), "variants: expected tape, which was timed"),
+        (lambda raw: raw.pop("workload"), "workload: expected object, got null in a run that measured"),
+        (lambda raw: raw["model"].pop("shape"), "model.shape: expected object, got null in a run that"),
+        (lambda raw: raw["variants"]["cat"]["slots"].pop("40"), "variants.cat.slots: expected context 40"),
+        (
+            lambda raw: raw["variants"]["cat"].pop("prediction"),
+            "variants.cat.prediction: expected context 10",
+        ),
+    ],
+)
+def test_parts_that_do_not_belong_together_are_refused(change: Callable[[Any], Any], said: str) -> None:
+    raw = json.loads(json.dumps(RAW))
+    change(raw)
+    assert said in refusal(raw)
+
+
+def test_an_interrupted_proof_has_no_times() -> None:
+    """A resumed run plans its variants anew while its samples are there already."""
+    raw = json.loads(json.dumps(RAW))
+    for entry in raw["variants"].values():
+        entry.update(status="planned", slots={}, prediction={})
+    run = RunFolder(Path("run"), read(raw))
+    assert study(run).timed == [] and "The ladder" in markdown(page(study(run)))
+
+
 @pytest.mark.parametrize("path", ["samples.0.round", "variants.cat.parent", "command", "floors.2.bytes"])
 def test_a_missing_field_is_named(path: str) -> None:
     raw = json.loads(json.dumps(RAW))
@@ -180,30 +214,46 @@ SHOWN = [
     json.loads(path.read_bytes()) for path in PUBLISHED if "-growth" in str(path) or "-peers" in str(path)
 ]
 PLACES = [[(raw, place) for place in places(raw)[1:]] for raw in (*OLD, RAW, *SHOWN)]
-HOSTILE = st.sampled_from([None, True, -1, 0, 1e300, 2**70, "", "x", [], {}, [[]], {"a": {}}])
+HOSTILE = st.sampled_from([None, True, -1, 0, 1.5, 1e300, 2**70, "", "<b>", [], {}, [[]], {"a": {}}])
+MISSING, TWICE = object(), object()
 
 
-@given(st.sampled_from(PLACES).flatmap(st.sampled_from), st.one_of(HOSTILE, st.just(...)))
-@settings(deadline=None, max_examples=300)
-def test_a_record_with_one_thing_wrong_is_read_or_refused(
-    at_: tuple[Any, tuple[Any, ...]], value: Any
-) -> None:
-    """`...`: the thing is missing. Whatever is read can be written and read again."""
-    raw, place = at_
+def changed(raw: Any, place: tuple[Any, ...], value: Any) -> Any:
+    """The record with one thing replaced, missing, or there twice."""
     raw = msgspec.json.decode(msgspec.json.encode(raw))
     container = raw
     for key in place[:-1]:
         container = container[key]
-    if value is ...:
+    if value is MISSING:
         del container[place[-1]]
+    elif value is TWICE and isinstance(container, list):
+        container.append(container[place[-1]])
+    elif value is TWICE:
+        container["twice"] = container[place[-1]]
     else:
         container[place[-1]] = value
+    return raw
+
+
+@given(
+    st.sampled_from(PLACES).flatmap(st.sampled_from), st.one_of(HOSTILE, st.sampled_from([MISSING, TWICE]))
+)
+@settings(deadline=None, max_examples=60)
+def test_a_record_with_one_thing_wrong_is_read_or_refused(
+    at_: tuple[Any, tuple[Any, ...]], value: Any
+) -> None:
+    """What is refused is said in one line; what is read can be written, read again, and reported."""
     try:
-        record = read(raw)
+        record = read(changed(*at_, value))
     except UserError as error:
         assert len(str(error).splitlines()) == 1
-    else:
-        assert decoded(encoded(record), Path("run.json")) == record
+        return
+    assert decoded(encoded(record), Path("run.json")) == record
+    shown = record.page
+    if isinstance(record, FloorRecord):
+        shown = page(study(RunFolder(Path("run"), record)))
+    if shown is not None:
+        assert markdown(shown) and html(shown, defaultdict(Markup))
 
 
 @pytest.mark.parametrize("old", OLD, ids=[1, 2])

@@ -21,6 +21,7 @@ from profiling.results.folder import RunFolder
 from profiling.results.record import Measurement
 from reports.build import build, page, study
 from reports.printers.html import html
+from variants.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +44,16 @@ def test_pictures_are_reproducible_and_outlive_the_traces(run: Path, tmp_path: P
     assert "timeline.svg" in drawn
     for name in drawn:
         assert (published / "figures" / name).read_bytes() == (run / "figures" / name).read_bytes()
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b'{"kinds": [], "names": [], "steps": []}', b"[" * 9999])
+def test_a_broken_timeline_is_refused_in_one_line(content: bytes, tmp_path: Path) -> None:
+    path = shutil.copytree(copied(tmp_path / "a"), tmp_path / "b", ignore=shutil.ignore_patterns("traces"))
+    (path / "figures").mkdir()
+    (path / "figures" / "timeline.json").write_bytes(content)
+    with pytest.raises(UserError, match=r"timeline\.json") as refused:
+        build(path)
+    assert len(str(refused.value).splitlines()) == 1
 
 
 def test_timeline_divides_the_step_as_the_trace_does(run: Path) -> None:

@@ -28,6 +28,7 @@ from profiling.results.record import (
     Range,
     Sample,
 )
+from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.rung import PageFloors, ReplayOutcome, Rung
 from profiling.results.stats import (
     Estimate,
@@ -42,7 +43,6 @@ from profiling.results.stats import (
 )
 from variants.ladder import BASELINE
 
-AGAIN_SUFFIX = " again"
 AGAIN = BASELINE + AGAIN_SUFFIX  # the baseline under a second name: the run's own noise
 REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
 
@@ -56,9 +56,9 @@ class Measured:
         self.precision = record.model.precision if record.model else None
         self.width = shape.n_embd if shape else 0
         self.contexts = list(record.workload.contexts) if record.workload else []
-        # what failed has no time, even if it was timed before it failed
-        failed = {name for name, entry in record.variants.items() if entry.status == "failed"}
-        timed = [s for s in record.samples if s.variant.removesuffix(AGAIN_SUFFIX) not in failed]
+        # what is not proven has no time, even if it was timed before it failed
+        proven = {name for name, entry in record.variants.items() if entry.status == "proven"}
+        timed = [s for s in record.samples if s.variant.removesuffix(AGAIN_SUFFIX) in proven]
         self.samples = _table(Sample, timed, [median(s.steps_ms) for s in timed])
         self._visits = dict(iter(self.samples.groupby(["variant", "context", "width"])))
         self.floors = _table(FloorRead, record.floors, [median(read.ms) for read in record.floors])

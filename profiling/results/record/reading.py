@@ -9,8 +9,9 @@ from typing import Any
 
 import msgspec
 
-from profiling.results.record.base import Record
+from profiling.results.record.base import Measurement, Record
 from profiling.results.record.peers import PeersRecord
+from profiling.results.record.sound import faults
 from profiling.results.record.timed import (
     BatchRecord,
     ContextRecord,
@@ -79,9 +80,12 @@ def decoded(content: bytes, file: Path) -> AnyRecord:
         said = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is no record of schema {schema} ({_short(said)})") from None
     try:
-        return _converted(raw)
+        record = _converted(raw)
     except msgspec.ValidationError as error:
         raise UserError(f"{file}: {_located(raw, str(error))}") from None
+    if isinstance(record, Measurement) and (fault := next(faults(record), None)):
+        raise UserError(f"{file}: {_short(fault)}")
+    return record
 
 
 def _converted(raw: Any) -> AnyRecord:

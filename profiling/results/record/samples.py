@@ -8,6 +8,8 @@ from msgspec import Meta
 
 from profiling.results.record.part import Count, Ms, Numbers, Part, Size
 
+AGAIN_SUFFIX = " again"  # of the second name under which the baseline is visited
+
 
 class Sample(Part, frozen=True, kw_only=True):
     """Single steps of one variant at one context. `pipelined_ms`: mean step with one sync at the end, None
