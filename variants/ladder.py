@@ -31,7 +31,16 @@ BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to t
 
 def ladder(precision: str = "float32") -> dict[str, Variant]:
     """All variants by name, parents before children. `precision` is that of the root rung."""
-    root = declared(PrecisionOption)[precision]
+    rungs = _to_fixed_shape(declared(PrecisionOption)[precision])
+    sdpa = rungs[-1]
+    rungs += _on_modules(sdpa)
+    if precision != "float64":  # the tests' oracle: no kernel is written for it
+        rungs += _on_kernels(sdpa, next(rung for rung in rungs if rung.name == "cudagraph"))
+    return {variant.name: variant for variant in rungs}
+
+
+def _to_fixed_shape(root: PrecisionOption) -> list[Variant]:
+    """The articles' way from no cache to a step of fixed shape, one after the other."""
     naive = Variant("naive", "nothing: the reference, every step recomputes the whole text", precision=root)
     cat = naive.then("cat", "recomputing the past: one token of work per step", cache=CONCAT)
     boolmask = cat.then("boolmask", "one mask buffer per layer and a comparison per layer", mask=SHARED)
@@ -42,15 +51,13 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
     )
     static = lasthead.then("static", "copying the whole cache at every step", cache=STATIC)
     sdpa = static.then("sdpa", "the written-out attention's separate ops", attention=FUSED)
+    return [naive, cat, boolmask, lasthead, static, sdpa]
+
+
+def _on_modules(sdpa: Variant) -> list[Variant]:
+    """What else changes the modules' step of fixed shape, or how it is run."""
     compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor=COMPILED)
-    cudagraph = sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor=GRAPH)
-    rungs = [
-        naive,
-        cat,
-        boolmask,
-        lasthead,
-        static,
-        sdpa,
+    return [
         sdpa.then("nomask", "the stored mask table; computes its row instead", mask=COMPUTED),
         sdpa.then("hugepages", "most TLB misses while reading the weights", pages=HUGE),
         compiled,
@@ -61,7 +68,7 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         ),
         sdpa.then("aoti", "all Python, and small ops by fusion", executor=AOT),
         sdpa.then("tape", "the model's Python; keeps the same ATen ops", executor=TAPE),
-        cudagraph,
+        sdpa.then("cudagraph", "launching kernels one by one; keeps the kernels", executor=GRAPH),
         compiled.then(
             "compile-cudagraph",
             "launching the compiled kernels one by one",
@@ -76,25 +83,27 @@ def ladder(precision: str = "float32") -> dict[str, Variant]:
         *(
             sdpa.then(name, f"bytes of the cache: {bits} bits per value{scales}", kv=kv)
             for name, kv, bits, scales in KV_RUNGS
-            if kv.name != precision
+            if kv.name != sdpa.precision.name
         ),
     ]
-    if precision != "float64":  # the tests' oracle: no kernel is written for it
-        triton = cudagraph.then(
-            "triton", "most kernels: five fused ones per layer and the head", backend=FUSED_TRITON
-        )
-        onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend=ONE_LAUNCH)
-        rungs += [
-            triton,
-            *_less_precise(triton, {"triton-bf16": BFLOAT16, "triton-int8": INT8}),
+
+
+def _on_kernels(sdpa: Variant, cudagraph: Variant) -> list[Variant]:
+    """Steps that run through this project's own kernels."""
+    triton = cudagraph.then(
+        "triton", "most kernels: five fused ones per layer and the head", backend=FUSED_TRITON
+    )
+    onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend=ONE_LAUNCH)
+    return [
+        triton,
+        *_less_precise(triton, {"triton-bf16": BFLOAT16, "triton-int8": INT8}),
+        onelaunch,
+        onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
+        *_less_precise(
             onelaunch,
-            onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
-            *_less_precise(
-                onelaunch,
-                {"onelaunch-bf16": BFLOAT16, "onelaunch-int8": INT8, "onelaunch-int4": INT4},
-            ),
-        ]
-    return {variant.name: variant for variant in rungs}
+            {"onelaunch-bf16": BFLOAT16, "onelaunch-int8": INT8, "onelaunch-int4": INT4},
+        ),
+    ]
 
 
 def _less_precise(parent: Variant, names: dict[str, PrecisionOption]) -> list[Variant]:

@@ -33,38 +33,62 @@ def correct() -> None:
     """Install the corrections; once is enough, again does no harm."""
     if getattr(BUILDER, "corrected", False):
         return
-    plain_cast, plain_dot, plain_patch = BUILDER.cast_impl, BUILDER.create_dot, interpreter._patch_lang_tensor
+    BUILDER.cast_impl = BUILDER.create_fp_to_fp = _rounding_cast(BUILDER.cast_impl)
+    BUILDER.create_dot = _dot_of_values(BUILDER.create_dot)
+    interpreter._patch_lang_tensor = _usable_as_bound(interpreter._patch_lang_tensor)
+    interpreter._patch_lang = _once_per_launch(interpreter._patch_lang)
+    BUILDER.corrected = True
+
+
+def _rounding_cast(plain: Any) -> Any:
+    """Casts to and from bfloat16 that round to the nearest."""
 
     def cast(self: Any, source: Any, target: Any, *rounding: Any) -> Any:
         before, after = source.dtype.scalar, target.scalar
         if tl.bfloat16 not in (before, after) or before == after:
-            return plain_cast(self, source, target)
+            return plain(self, source, target)
         values = to_float32(source.data) if before == tl.bfloat16 else source.data.astype(np.float32)
         if after == tl.bfloat16:
             return HANDLE(to_bfloat16(values), after)
         return HANDLE(values.astype(interpreter._get_np_dtype(target)), after)
 
+    return cast
+
+
+def _dot_of_values(plain: Any) -> Any:
+    """`tl.dot` of what bfloat16 bit patterns stand for."""
+
     def dot(self: Any, a: Any, b: Any, *rest: Any) -> Any:
         a, b = (
             HANDLE(to_float32(t.data), tl.float32) if t.dtype.scalar == tl.bfloat16 else t for t in (a, b)
         )
-        return plain_dot(self, a, b, *rest)
+        return plain(self, a, b, *rest)
+
+    return dot
+
+
+def _usable_as_bound(plain: Any) -> Any:
+    """Tensors of one value that `range` takes."""
 
     def patch_tensor(tensor: Any, scope: Any) -> None:
-        plain_patch(tensor, scope)
+        plain(tensor, scope)
         scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.reshape(-1)[0]))
 
-    plain_modules, patched = interpreter._patch_lang, set()
+    return patch_tensor
+
+
+def _once_per_launch(plain: Any) -> Any:
+    """Patch the modules that a function sees, each set of them once per launch."""
+    patched = set[frozenset[int]]()
 
     def patch_modules(function: Any) -> Any:
-        """Patch the modules that `function` sees, each set of them once per launch."""
-        seen = frozenset(
+        modules = frozenset(
             id(value) for value in function.__globals__.values() if value is tl or value is tl.core
         )
-        if seen in patched:
+        if modules in patched:
             return None  # only the launch itself, which comes first, uses the result
-        patched.add(seen)
-        scope = plain_modules(function)
+        patched.add(modules)
+        scope = plain(function)
         restore = scope.restore
 
         def restored() -> None:
@@ -74,7 +98,4 @@ def correct() -> None:
         scope.restore = restored
         return scope
 
-    interpreter._patch_lang = patch_modules
-    BUILDER.cast_impl, BUILDER.create_fp_to_fp, BUILDER.create_dot = cast, cast, dot
-    interpreter._patch_lang_tensor = patch_tensor
-    BUILDER.corrected = True
+    return patch_modules
