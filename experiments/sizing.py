@@ -171,11 +171,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         claims.verdict("the published sizes follow from the formula", checks) if checks else outgrown[-1]
     )
     measured: list[Block] = [
-        parts.sizes_figure(shape, kv, contexts, batches),
-        parts.sizes_table(shape, kv, contexts, batches),
-        parts.heads_table(shape, kv, contexts[0], batches[-1]),
-        parts.dtypes_table(shape, contexts[0], batches[-1]),
-        parts.doubling_table(shape, kv, contexts[0]),
+        *parts.sizes(shape, kv, contexts, batches),
         Bullets([*parts.headline(shape, kv_name, kv), *outgrown]),
     ]
     plan_section = [parts.plan_section(shape, plans, memory, command)] if plans else []

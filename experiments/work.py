@@ -127,6 +127,20 @@ def steps_figure(steps: dict[int, StepCounts]) -> Figure:
     )
 
 
+def counts_of_steps(
+    config: GPTConfig, contexts: Sequence[int], dtype_bytes: int, batch: int
+) -> dict[int, StepCounts]:
+    """Per context, MACs of a step without and with a cache, and the bytes that the latter reads."""
+    return {
+        n: StepCounts(
+            work.naive_step_macs(config, n + 1, batch),
+            work.step_macs(config, n, batch),
+            work.step_bytes(config, n, dtype_bytes, dtype_bytes, batch),
+        )
+        for n in contexts
+    }
+
+
 def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     """The contexts asked for, or those of the second article that this model holds."""
     limit = config.n_ctx - 1
@@ -162,14 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for counted in count_rung(variant, model, watched, arguments.batch)
     ]
     checks = work_checks()
-    steps = {
-        n: StepCounts(
-            work.naive_step_macs(config, n + 1, arguments.batch),
-            work.step_macs(config, n, arguments.batch),
-            work.step_bytes(config, n, dtype_bytes, dtype_bytes, arguments.batch),
-        )
-        for n in contexts
-    }
+    steps = counts_of_steps(config, contexts, dtype_bytes, arguments.batch)
     folder.update(
         environment=environment(device),
         model=Model(arguments.model, shape=config),

@@ -21,7 +21,7 @@ CPUINFO = Path("/proc/cpuinfo")
 def compiler() -> str | None:
     """The C++ compiler: $CXX, else c++, g++ or clang++ from the path; None where there is none."""
     names = [os.environ["CXX"]] if os.environ.get("CXX") else ["c++", "g++", "clang++"]
-    return next((found for name in names if (found := shutil.which(name))), None)
+    return next((path for name in names if (path := shutil.which(name))), None)
 
 
 @functools.cache

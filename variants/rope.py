@@ -36,8 +36,8 @@ def _frequencies(rope: Rope, head_dim: int) -> Tensor:
     stretched = plain / rope.factor
     if rope.kind == "linear":
         return stretched
-    kept = _kept_llama3(rope, plain) if rope.kind == "llama3" else _kept_yarn(rope, head_dim)
-    return stretched * (1 - kept) + plain * kept
+    share = _kept_llama3(rope, plain) if rope.kind == "llama3" else _kept_yarn(rope, head_dim)
+    return stretched * (1 - share) + plain * share
 
 
 def _kept_llama3(rope: Rope, plain: Tensor) -> Tensor:

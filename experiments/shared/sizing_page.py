@@ -35,6 +35,19 @@ def outgrown(at: Mapping[int, int | None]) -> Iterator[str]:
         yield f"The cache outgrows the weights at batch {batch}: {where}."
 
 
+def sizes(
+    shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]
+) -> tuple[Figure | Table, ...]:
+    """The cache over context and batch, and what sharing heads, fewer bytes and more context change."""
+    return (
+        sizes_figure(shape, kv, contexts, batches),
+        sizes_table(shape, kv, contexts, batches),
+        heads_table(shape, kv, contexts[0], batches[-1]),
+        dtypes_table(shape, contexts[0], batches[-1]),
+        doubling_table(shape, kv, contexts[0]),
+    )
+
+
 def sizes_table(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batches: Sequence[int]) -> Table:
     """Cache over context and batch, the largest batch against the weights."""
     heads = ("context", *(f"batch {batch}" for batch in batches), f"batch {batches[-1]} / weights")

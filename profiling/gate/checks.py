@@ -52,9 +52,9 @@ class Trial:
         prompt, other = stream(prompt_length, 0), stream(min(LONG_PROMPT, room // 2), 1)
         return Trial(decoder, oracle, prompt, other, stream(forced, 2), steps, tie)
 
-    def compare(self, got: list[Tensor], text: Tensor) -> Errors:
+    def compare(self, pieces: list[Tensor], text: Tensor) -> Errors:
         """Logits [B,T,V] (several pieces) of the last positions of `text` [B,n] against the truth."""
-        logits = torch.cat(got, dim=1)
+        logits = torch.cat(pieces, dim=1)
         return Errors.of(logits, self.oracle.logits(text)[:, -logits.size(1) :])
 
 
@@ -106,15 +106,15 @@ def second_prompt(trial: Trial) -> Errors:
 
 def rewind(trial: Trial) -> Errors:
     """Forgetting the tail and feeding something else equals never having seen the tail."""
-    decoder, kept = trial.decoder, trial.prompt.size(1) - 3
+    decoder, n = trial.decoder, trial.prompt.size(1) - 3
     decoder.prefill(trial.prompt)
     decoder.extend(trial.forced[:, :6])
     decoder.step(trial.forced[:, 6:7])
-    decoder.rewind(kept)
+    decoder.rewind(n)
     fed = trial.forced[:, 7:12]
     logits = [decoder.step(token)[:, None] for token in fed[:, :3].split(1, dim=1)]
     logits.append(decoder.extend(fed[:, 3:]))
-    return trial.compare(logits, torch.cat([trial.prompt[:, :kept], fed], dim=1))
+    return trial.compare(logits, torch.cat([trial.prompt[:, :n], fed], dim=1))
 
 
 def interleaved(trial: Trial) -> Errors:
@@ -122,12 +122,12 @@ def interleaved(trial: Trial) -> Errors:
     decoder = trial.decoder
     decoder.prefill(trial.other)
     first = decoder.step(trial.forced[:, :1])
-    kept = first.clone()
+    copy = first.clone()
     decoder.prefill(trial.prompt)
     logits = [decoder.step(trial.forced[:, :1])[:, None]]
     logits.append(decoder.extend(trial.forced[:, 1:3]))
     logits.append(decoder.step(trial.forced[:, 3:4])[:, None])
-    if not torch.equal(first, kept):
+    if not torch.equal(first, copy):
         raise Mismatch("logits handed out by step() were overwritten by a later call")
     return trial.compare(logits, torch.cat([trial.prompt, trial.forced[:, :4]], dim=1))
 
@@ -190,8 +190,8 @@ def capacity(trial: Trial) -> Errors:
     text = random_stream(decoder.model.config.vocab_size, decoder.batch, decoder.capacity, seed)
     text = text.to(decoder.token.device)
     # a decoder without a cache keeps nothing: its step recomputes the whole text
-    kept = [] if not decoder.variant.cache.keeps else trial.oracle.kv(text, last=1)
-    decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in kept])
+    pairs = [] if not decoder.variant.cache.keeps else trial.oracle.kv(text, last=1)
+    decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in pairs])
     logits = decoder.step(text[:, -1:])
     refusals: list[Callable[[], Tensor]] = [
         lambda: decoder.step(text[:, :1]),

@@ -22,7 +22,7 @@ def capacity(model: GPT) -> int:
 def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> Finding:
     """Text of the right and the broken decoder, and every check of the gate on fresh broken ones."""
 
-    def made(broken: bool) -> Decoder:
+    def build(broken: bool) -> Decoder:
         decoder = Decoder.of(
             ladder(precision)[fault.variant], model, batch=fault.batch, capacity=capacity(model)
         )
@@ -30,9 +30,9 @@ def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> 
             fault.inject(decoder)
         return decoder
 
-    right, _ = text_of(fault.session, made(broken=False), seed)
-    broken, crashed = text_of(fault.session, made(broken=True), seed)
-    results = {name: gate.check_only(made(broken=True), name) for name in CHECKS}
+    right, _ = text_of(fault.session, build(broken=False), seed)
+    broken, crashed = text_of(fault.session, build(broken=True), seed)
+    results = {name: gate.check_only(build(broken=True), name) for name in CHECKS}
     caught = {name: result.reason for name, result in results.items() if result.status == "fail"}
     return Finding(
         fault.name,
@@ -61,14 +61,14 @@ def conversation(decoder: Decoder, seed: int) -> list[int]:
     """Prompt, text, three tokens at once, text, a rewind and one token, text, a second prompt, text."""
     tokens = _random(decoder, 24, seed)
     decoder.prefill(tokens[:, :6])
-    said = _greedy(decoder, 8)
+    produced = _greedy(decoder, 8)
     decoder.extend(tokens[:, 6:9])
-    said += _greedy(decoder, 4)
+    produced += _greedy(decoder, 4)
     decoder.rewind(8)
     decoder.step(tokens[:, 9:10])
-    said += _greedy(decoder, 4)
+    produced += _greedy(decoder, 4)
     decoder.prefill(tokens[:, 10:19])
-    return said + _greedy(decoder, 12)
+    return produced + _greedy(decoder, 12)
 
 
 def past_the_end(decoder: Decoder, seed: int) -> list[int]:
@@ -94,8 +94,8 @@ def _random(decoder: Decoder, n: int, seed: int) -> Any:
 
 
 def _greedy(decoder: Decoder, n: int) -> list[int]:
-    said = []
+    produced = []
     for _ in range(n):
-        said.append(int(decoder.token[0, 0]))
+        produced.append(int(decoder.token[0, 0]))
         decoder.advance()
-    return said
+    return produced

@@ -169,9 +169,9 @@ def first_token_not_written(decoder: Decoder) -> None:
         keys, values = original(layer, k, v, where)
         if k.size(2) == 1:
             return keys, values
-        seen = keys.clone(), values.clone()
+        handed_out = keys.clone(), values.clone()
         keys[:, :, 0] = values[:, :, 0] = 0
-        return seen
+        return handed_out
 
     around(decoder.cache, "append", append)
 
@@ -207,12 +207,12 @@ def another_requests_cache(decoder: Decoder) -> None:
 
 def query_cached_too(decoder: Decoder) -> None:
     """q is cached and reused in the next step, though it is read exactly once."""
-    calls, kept = [0], dict[int, Tensor]()
+    calls, first = [0], dict[int, Tensor]()
 
     def attention(original: Any, q: Tensor, *rest: Tensor) -> Any:
         layer = calls[0] % decoder.model.config.n_layer
         calls[0] += 1
-        return original(kept.setdefault(layer, q) if q.size(2) == 1 else q, *rest)
+        return original(first.setdefault(layer, q) if q.size(2) == 1 else q, *rest)
 
     around(decoder.modules, "attention", attention)
 

@@ -24,13 +24,24 @@ from variants.slots.kv import AS_PRECISION, KvOption
 from variants.slots.precision import PrecisionOption
 from variants.spec import Variant
 
-ALLOWED = 2.0  # times the error of plain cached eager
 BRIEF = ("greedy", "forced")  # what a short proof consists of
-PLAIN_EAGER_ALLOWED = 64.0  # rounding units, relative to the scale of the logits
-FEW = 16.0  # a narrow cache's rounding in the cache, against what its rare other choices do to the logits
-PEAK = 8.0  # a maximum over many values, against their root mean square
-# rows of a batch are proven equal to solo runs on this model, with rows of different text
-ROWS = 3
+# Times the error of plain cached eager. Another order of the same sums errs as much again, independently: two
+# errors of one size differ by sqrt(2) of it; 2 is the next power of two.
+ALLOWED = 2.0
+# What plain cached eager itself may err, in rounding units relative to the scale of the logits. A layer adds
+# twice to the residual stream, each time with an error of about a unit, and independent errors add in squares:
+# sqrt(2 layers) units, 14 for 96 layers; 1 to 15 are seen from 2 to 48 layers. Twice the next power of two is
+# for other libraries' order of summation. A fault of cache, mask or position moves logits by a good part of
+# their scale, which is 2^23 units of float32 and 2^8 of bfloat16.
+PLAIN_EAGER_ALLOWED = 64.0
+# A narrow cache differs from the oracle's, rounded the same way, by whole steps, but only where a value lies
+# so near to the middle between two that the arithmetic decides. Of one value in 256 that is 1/16 of a step in
+# root mean square; float32 arithmetic decides for one in thousands.
+FEW = 16.0
+# A maximum against the root mean square: the largest of N normal errors lies near sqrt(2 ln N), 6.6 for the
+# logits of 50,000 tokens at 50,000 positions; layers of different scale in one comparison stretch it.
+PEAK = 8.0
+ROWS = 3  # of different text, each proven equal to a run of its own, on a small model
 
 
 def _rows_config(config: GPTConfig) -> GPTConfig:
@@ -111,12 +122,12 @@ class Gate:
         steps, name = 0, "build"
         try:
             trial = self._trial(decoder, self._steps_for(decoder.variant))
-            steps, seen = trial.steps, {}
+            steps, errors = trial.steps, {}
             for name in names:
-                seen[name] = CHECKS[name](trial)
-                checks.append(self._judged(name, seen[name], decoder.variant))
+                errors[name] = CHECKS[name](trial)
+                checks.append(self._judged(name, errors[name], decoder.variant))
             if decoder.variant.name == BASELINE and names == self.names:
-                self._keep_budget(decoder.variant.precision.name, seen)
+                self._keep_budget(decoder.variant.precision.name, errors)
         except Mismatch as mismatch:
             checks.append(GateCheck(name, "fail", str(mismatch)))
         except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
@@ -152,8 +163,8 @@ class Gate:
             self._keep_budget(precision, {name: CHECKS[name](trial) for name in self.names})
         return self._budgets[precision, of_cache]
 
-    def _keep_budget(self, precision: str, seen: dict[str, Errors | None]) -> None:
-        errors = {name: outcome for name, outcome in seen.items() if outcome is not None}
+    def _keep_budget(self, precision: str, by_check: dict[str, Errors | None]) -> None:
+        errors = {name: outcome for name, outcome in by_check.items() if outcome is not None}
         if "cache contents" in errors:
             self._budgets[precision, True] = errors.pop("cache contents")
         self._budgets[precision, False] = reduce(Errors.joined, errors.values())

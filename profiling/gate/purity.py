@@ -52,12 +52,12 @@ def run(model: GPT, tokens: Tensor, past: KV | None = None, masked: bool = True)
     """tokens [1,T] int64 after what `past` holds. Without a mask every query sees all keys that there are."""
     held = past[0][0].size(2) if past else 0
     weights: list[Tensor] = []
-    kept: KV = []
+    kv: KV = []
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if past:
             k, v = torch.cat([past[layer][0], k], dim=2), torch.cat([past[layer][1], v], dim=2)
-        kept.append((k, v))
+        kv.append((k, v))
         shared_by = q.size(1) // k.size(1)
         keys, values = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
         scores = q @ keys.transpose(-1, -2) / q.size(-1) ** 0.5
@@ -69,7 +69,7 @@ def run(model: GPT, tokens: Tensor, past: KV | None = None, masked: bool = True)
 
     positions = torch.arange(held, held + tokens.size(1), device=tokens.device)
     logits = model(tokens, positions, attend, all_positions)[0]
-    return Pass(logits, weights, kept)
+    return Pass(logits, weights, kv)
 
 
 def measure(model: GPT, kind: str, context: int, seed: int) -> Purity:
@@ -100,7 +100,7 @@ def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
     replaced = run(model, other, masked=masked)
     cached = run(model, text[:, -1:], before.kv, masked)
     argmax = int(after.logits[-1].argmax()), int(cached.logits[-1].argmax())
-    shown = min(SHOWN, context)
+    corner = min(SHOWN, context)
     return Purity(
         context=context,
         texts=1,
@@ -109,8 +109,8 @@ def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
         drift=_apart(cached.logits[-1], after.logits[-1]),
         flips=int(argmax[0] != argmax[1]),
         argmax=argmax,
-        before=before.weights[0][0, :shown, :shown].tolist(),
-        after=after.weights[0][0, :shown, : shown + 1].tolist(),
+        before=before.weights[0][0, :corner, :corner].tolist(),
+        after=after.weights[0][0, :corner, : corner + 1].tolist(),
     )
 
 
@@ -119,9 +119,9 @@ def _earlier(weights: list[Tensor], n: int) -> list[Tensor]:
     return [rows[:, :n, :n] for rows in weights]
 
 
-def _states(made: Pass, n: int) -> list[Tensor]:
+def _states(one: Pass, n: int) -> list[Tensor]:
     """All that the first n tokens left behind: attention rows, keys, values."""
-    return [*_earlier(made.weights, n), *(part[:, :, :n] for pair in made.kv for part in pair)]
+    return [*_earlier(one.weights, n), *(part[:, :, :n] for pair in one.kv for part in pair)]
 
 
 def _apart(first: Tensor, second: Tensor) -> float:
@@ -136,8 +136,8 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
     """
     rungs = ladder(precision)
     tokens = random_stream(model.config.vocab_size, 1, prompt, seed).to(model.device)
-    said, truth = _greedy(Decoder.of(rungs["naive"], model), tokens, new)
-    found = {}
+    reference, truth = _greedy(Decoder.of(rungs["naive"], model), tokens, new)
+    per_rung = {}
     for variant in rungs.values():
         exact = variant.precision.name == precision and not variant.kv.narrow
         if (
@@ -148,17 +148,18 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
         ):
             continue
         decoder = Decoder.of(variant, model)
-        own, _ = _greedy(decoder, tokens, new)
-        logits = [decoder.prefill(tokens), *(decoder.step(token) for token in said[:, :-1].split(1, dim=1))]
-        found[variant.name] = Agreement(_apart(torch.cat(logits), truth), torch.equal(own, said))
-    return found
+        greedy, _ = _greedy(decoder, tokens, new)
+        fed = reference[:, :-1].split(1, dim=1)
+        logits = [decoder.prefill(tokens), *(decoder.step(token) for token in fed)]
+        per_rung[variant.name] = Agreement(_apart(torch.cat(logits), truth), torch.equal(greedy, reference))
+    return per_rung
 
 
 def _greedy(decoder: Decoder, prompt: Tensor, new: int) -> tuple[Tensor, Tensor]:
     """(new greedy tokens [1,new], the logits that chose them [new,V])."""
     logits = [decoder.prefill(prompt).clone()]
-    said = [decoder.token.clone()]
+    tokens = [decoder.token.clone()]
     for _ in range(new - 1):
         logits.append(decoder.advance().clone())
-        said.append(decoder.token.clone())
-    return torch.cat(said, dim=1), torch.cat(logits)
+        tokens.append(decoder.token.clone())
+    return torch.cat(tokens, dim=1), torch.cat(logits)

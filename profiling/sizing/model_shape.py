@@ -60,8 +60,8 @@ def kv_token_bytes(shape: ModelShape, kv: KvFormat) -> int:
 def kv_bytes(shape: ModelShape, tokens: int, kv: KvFormat, batch: int = 1) -> int:
     """The cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * element bytes for
     every layer and every token that it keeps."""
-    kept = sum(tokens if window is None else min(tokens, window) for window in shape.windows)
-    return 2 * shape.n_kv_head * (shape.head_dim * kv.element_bytes + kv.scale_bytes) * kept * batch
+    tokens_held = sum(tokens if window is None else min(tokens, window) for window in shape.windows)
+    return 2 * shape.n_kv_head * (shape.head_dim * kv.element_bytes + kv.scale_bytes) * tokens_held * batch
 
 
 def longest_context(shape: ModelShape, budget_bytes: int, kv: KvFormat) -> int | None:

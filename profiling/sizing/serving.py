@@ -120,29 +120,29 @@ class Blocks:
 
 def lengths(requests: int, limit: int, seed: int) -> list[tuple[int, int]]:
     """(prompt, final) tokens: lognormal, most far below the limit, a few near it."""
-    drawn = random.Random(seed)
-    made = []
+    rng = random.Random(seed)
+    mix = []
     for _ in range(requests):
         prompt, reply = (
-            max(1, round(limit * share * drawn.lognormvariate(0, 0.8))) for share in (1 / 16, 1 / 10)
+            max(1, round(limit * share * rng.lognormvariate(0, 0.8))) for share in (1 / 16, 1 / 10)
         )
         prompt = min(prompt, limit // 2)
-        made.append((prompt, min(prompt + reply, limit)))
-    return made
+        mix.append((prompt, min(prompt + reply, limit)))
+    return mix
 
 
 def serve(mix: list[tuple[int, int]], store: Store) -> Served:
     """Run all requests to their end, first come first served."""
     waiting = deque(Request(prompt, final, prompt) for prompt, final in mix)
     running: list[Request] = []
-    seen: list[tuple[int, int, int]] = []
+    samples: list[tuple[int, int, int]] = []
     ticks = refused = recomputed = 0
     while waiting or running:
         while waiting and store.admit(waiting[0]):
             running.append(waiting.popleft())
         if waiting:
             refused += store.has_room_in_pieces(waiting[0])
-            seen.append((len(running), store.reserved, sum(r.held for r in running)))
+            samples.append((len(running), store.reserved, sum(r.held for r in running)))
         for request in list(running):
             while request in running and not store.grow(request):
                 newest = running.pop()  # it has the least to lose, and the first in line goes on
@@ -155,5 +155,5 @@ def serve(mix: list[tuple[int, int]], store: Store) -> Served:
                     running.remove(request)
                     store.free(request)
         ticks += 1
-    at_once, reserved, used = (float(mean(column)) for column in zip(*seen or [(0, 0, 0)], strict=True))
+    at_once, reserved, used = (float(mean(column)) for column in zip(*samples or [(0, 0, 0)], strict=True))
     return Served(ticks, at_once, reserved, used, refused, recomputed)

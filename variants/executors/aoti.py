@@ -115,8 +115,8 @@ def _over(owner: Owner, tensors: dict[str, Any]) -> Owner:
 def _build(exported: ExportedProgram, package: Path) -> None:
     package.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=package.parent) as scratch:
-        made = Path(scratch) / PACKAGE
+        fresh = Path(scratch) / PACKAGE
         torch._inductor.aoti_compile_and_package(
-            exported, package_path=str(made), inductor_configs=dict(OPTIONS)
+            exported, package_path=str(fresh), inductor_configs=dict(OPTIONS)
         )
-        made.replace(package)
+        fresh.replace(package)

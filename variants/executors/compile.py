@@ -43,5 +43,5 @@ def _with_own_code(step: Step) -> Step:
     """
     assert isinstance(step, types.MethodType)
     function = step.__func__
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
-    return types.MethodType(own, step.__self__)
+    copy = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return types.MethodType(copy, step.__self__)

@@ -76,9 +76,9 @@ class PagedCache(Cache):
 
     def adopt(self, tokens: Tensor) -> int:
         """From empty: share the longest prefix of tokens [B,n] that the pool has for each row -> length."""
-        found = [self.pool.adopt(row) for row in tokens]
-        held = min(map(len, found)) * self.pool.size
-        self.rows = found
+        rows = [self.pool.adopt(row) for row in tokens]
+        held = min(map(len, rows)) * self.pool.size
+        self.rows = rows
         self.rewind(held)
         return held
 

@@ -55,9 +55,9 @@ def _build(library: Path) -> None:
     print("building the one-launch kernels, once per machine (half a minute)", file=sys.stderr)
     library.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        made = Path(scratch) / LIBRARY
-        done = subprocess.run(compile_command("op.cpp", made, OPTIMISED), capture_output=True, text=True)
+        fresh = Path(scratch) / LIBRARY
+        done = subprocess.run(compile_command("op.cpp", fresh, OPTIMISED), capture_output=True, text=True)
         if done.returncode:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
             raise UserError(f"building the one-launch kernels failed: {errors[0]}")
-        made.replace(library)
+        fresh.replace(library)

@@ -77,14 +77,15 @@ def compiled(
     only: str | None = None,
 ) -> Iterator[tuple[str, Any]]:
     """(name, compiled kernel) of every kernel of both backends, each once; of those named `only`."""
-    seen: dict[str, Any] = {}
+    by_name: dict[str, Any] = {}
 
     def compile_only(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
         if only not in (None, kernel.__name__):
             return
         done = kernel.warmup(*arguments, grid=(programs,), num_warps=plan.WARPS, **options)
-        if not any(done is kernel for kernel in seen.values()):
-            seen[f"{kernel.__name__}{sum(name.startswith(kernel.__name__) for name in seen) or ''}"] = done
+        if not any(done is kernel for kernel in by_name.values()):
+            number = sum(name.startswith(kernel.__name__) for name in by_name) or ""
+            by_name[f"{kernel.__name__}{number}"] = done
 
     active, launch = driver._active, ops._launch
     driver.set_active(NamedTarget(arch))
@@ -99,7 +100,7 @@ def compiled(
             steps.PersistentStep(model, cache, resident=programs).step(token)
     finally:
         driver._active, ops._launch = active, launch
-    yield from seen.items()
+    yield from by_name.items()
 
 
 def disassemble(kernel: Any) -> tuple[str, str]:
@@ -154,13 +155,13 @@ def report(kernel: Any) -> dict[str, Any]:
     """What the compiler decided, as numbers."""
     usage, code = disassemble(kernel)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
-    found = memory_instructions(code)
+    instructions = memory_instructions(code)
     return {
         "registers": numbers["REG"],
-        "spills": sum(op.startswith(("LDL", "STL")) for op in found),
+        "spills": sum(op.startswith(("LDL", "STL")) for op in instructions),
         "shared_bytes": kernel.metadata.shared,
-        "wide_loads": sum(map(is_wide, found)),
-        "loads": sum(op.startswith("LDG") for op in found),
+        "wide_loads": sum(map(is_wide, instructions)),
+        "loads": sum(op.startswith("LDG") for op in instructions),
         "non_coherent_loads": kernel.asm["ptx"].count("ld.global.nc"),
         "prefetched": prefetched(code),
         "before_wait": before_wait(code),
@@ -183,13 +184,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--kernel", metavar="NAME", help="that one alone, one_step for example")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     arguments = parser.parse_args(argv)
-    found = rows(arguments.arch, arguments.precision, arguments.batch, arguments.kernel)
+    kernels = rows(arguments.arch, arguments.precision, arguments.batch, arguments.kernel)
     if arguments.json:
-        for row in found:
+        for row in kernels:
             print(json.dumps(row), flush=True)
         return
     table = Table(title=f"Triton {triton.__version__}, batch {arguments.batch}")
-    for number, row in enumerate(found):
+    for number, row in enumerate(kernels):
         if number == 0:
             for column in row:
                 table.add_column(column)
