@@ -29,7 +29,7 @@ BRIEF = ("greedy", "forced")  # what a short proof consists of
 # errors of one size differ by sqrt(2) of it; 2 is the next power of two.
 ALLOWED = 2.0
 # What plain cached eager itself may err, in rounding units relative to the scale of the logits. A layer adds
-# twice to the residual stream, each time with an error of about a unit, and independent errors add in squares:
+# twice to the residual stream, each time with an error of about a unit; independent errors add in squares:
 # sqrt(2 layers) units, 14 for 96 layers; 1 to 15 are seen from 2 to 48 layers. Twice the next power of two is
 # for other libraries' order of summation. A fault of cache, mask or position moves logits by a good part of
 # their scale, which is 2^23 units of float32 and 2^8 of bfloat16.
