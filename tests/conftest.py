@@ -10,6 +10,16 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's own log lines 
 import pytest
 import torch
 
+try:
+    from hypothesis import HealthCheck, settings
+except ImportError:  # a machine lent for its GPU may have pytest alone; its tests draw nothing
+    pass
+else:  # how long an example takes says nothing on a machine that computes other things too
+    settings.register_profile(
+        "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.load_profile("patient")
+
 if not torch.cuda.is_available():  # must stand before anything imports Triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 

@@ -52,7 +52,7 @@ spans = st.tuples(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(ops=st.lists(spans, max_size=12))
 def test_host_row_is_a_partition_and_sums_to_the_parts(ops, tmp_path_factory) -> None:
     made = Synthetic()

@@ -184,7 +184,7 @@ def test_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert codes <= {"0", "1", "2", "3", "1;2"}, codes
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(done=st.integers(0, 50), total=st.integers(0, 50), seconds=st.floats(0, 1e5))
 def test_progress_takes_any_count(done: int, total: int, seconds: float) -> None:
     progress = ProgressLine(quiet=True)

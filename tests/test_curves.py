@@ -53,7 +53,7 @@ def test_the_excess_curves_are_named_in_the_order_of_their_ends(rungs: int) -> N
     assert found == sorted(shown, key=lambda name: -shown[name][-1][1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(heights=st.lists(st.floats(0, 1), max_size=21).map(sorted))
 def test_places_keep_order_and_gap_and_stay_where_there_is_room(heights: list[float]) -> None:
     gap = 1 / 21

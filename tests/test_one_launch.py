@@ -218,7 +218,7 @@ def test_spans_outside_a_trace_are_left_out(tmp_path: Path) -> None:
     assert [(row["ts"], row["dur"], row["args"]) for row in rows] == [(11.0, 1.5, {"layer": 0})]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(sizes=st.lists(st.integers(0, 3000), max_size=5), threads=st.integers(1, 5), seed=st.integers(0, 99))
 def test_a_plain_read_reads_every_byte_once(sizes: list[int], threads: int, seed: int) -> None:
     torch.set_num_threads(threads)

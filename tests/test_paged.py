@@ -128,7 +128,7 @@ class Pool(RuleBasedStateMachine):
 
 
 Pool.TestCase.settings = settings(
-    max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+    max_examples=60, stateful_step_count=40, suppress_health_check=list(HealthCheck)
 )
 TestPool = Pool.TestCase
 

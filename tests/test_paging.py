@@ -21,7 +21,7 @@ STORES = {
 }
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     kind=st.sampled_from(list(STORES)),
     mix=st.lists(st.tuples(st.integers(1, 30), st.integers(1, 34)), min_size=1, max_size=20),

@@ -34,7 +34,7 @@ def test_a_figure_is_never_written_elsewhere(name: str) -> None:
         Figure(name, "", STEPS)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.floats(1e-6, 1e6), st.floats(1.02, 1e6))
 def test_a_logarithmic_axis_has_numbers_however_short_or_long_it_is(low: float, ratio: float) -> None:
     ticks = round_numbers(low, low * ratio)

@@ -36,7 +36,7 @@ def tables(draw: st.DrawFn) -> Table:
     return Table(heads, draw(st.lists(row, max_size=4)), text, draw(WORD))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(tables(), st.integers(70, 120))
 def test_a_table_fits_the_console_and_no_number_and_no_name_is_cut(table: Table, width: int) -> None:
     text = printed(table, width=width)

@@ -238,7 +238,7 @@ def changed(raw: Any, place: tuple[Any, ...], value: Any) -> Any:
 @given(
     st.sampled_from(PLACES).flatmap(st.sampled_from), st.one_of(HOSTILE, st.sampled_from([MISSING, TWICE]))
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_record_with_one_thing_wrong_is_read_or_refused(
     at_: tuple[Any, tuple[Any, ...]], value: Any
 ) -> None:

@@ -200,7 +200,7 @@ def test_no_share_where_the_excess_may_be_nothing(tmp_path: Path) -> None:
     assert {row["share of excess"] for row in rows} == {""}
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.floats(min_value=1e-4, max_value=1e7), st.integers(3, 5))
 def test_numbers_keep_their_digits(value: float, digits: int) -> None:
     text = number(value, digits)

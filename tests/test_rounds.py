@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.measure.rounds import in_rounds
@@ -32,7 +32,6 @@ def run(visits: list[Noted], entropy: int, numbers: range, failed: list[str]) ->
 
 
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(0, 3), st.integers(0, 2**40))
-@settings(deadline=None)
 def test_each_is_visited_once_in_each_of_its_rounds(limits: list[int], first: int, entropy: int) -> None:
     turns: list[tuple[int, str]] = []
     visits = [Noted(str(n), str(n), limit, turns) for n, limit in enumerate(limits)]

@@ -280,7 +280,7 @@ shapes = st.builds(
 formats = st.sampled_from(list(KV_FORMATS.values()))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(shapes, formats, st.integers(0, 100), st.integers(1, 5))
 def test_cache_bytes_by_brute_force(shape: ModelShape, kv: KvFormat, tokens: int, batch: int) -> None:
     expected = 0
@@ -291,7 +291,7 @@ def test_cache_bytes_by_brute_force(shape: ModelShape, kv: KvFormat, tokens: int
     assert kv_bytes(shape, tokens, kv, batch) == expected
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(shapes, formats, st.integers(0, 300_000))
 def test_the_longest_context_fits_and_one_more_does_not(shape: ModelShape, kv: KvFormat, budget: int) -> None:
     longest = longest_context(shape, budget, kv)
@@ -303,7 +303,7 @@ def test_the_longest_context_fits_and_one_more_does_not(shape: ModelShape, kv: K
         ) > budget
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(shapes, st.integers(1, 60))
 def test_prefill_pairs_by_brute_force(shape: ModelShape, tokens: int) -> None:
     expected = sum(min(query + 1, window or tokens) for window in shape.windows for query in range(tokens))
@@ -319,7 +319,7 @@ def test_what_doubles() -> None:
     assert times["cache of a request"] == 1 and times["prefill, attention"] < 2.5
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.floats(20, 200), st.floats(0.5, 1), st.floats(0, 2), st.integers(1, 200_000), formats)
 def test_a_plan_fills_memory_and_not_more(
     device_gib: float, share: float, other_gib: float, context: int, kv: KvFormat

@@ -92,7 +92,7 @@ def test_errors_of_a_sum_are_those_of_a_simulation() -> None:
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=3, max_size=30), st.floats(0.2, 5))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_a_constant_ratio_is_found_exactly_whatever_the_drift(drift: list[float], factor: float) -> None:
     interval = ratio_interval([factor * x for x in drift], drift)
     assert interval == pytest.approx((factor, factor, factor))
@@ -169,7 +169,6 @@ def test_impossible_workloads_are_refused(changes: dict, said: str) -> None:
 
 
 @given(st.lists(st.integers(1, 1016), min_size=1, max_size=5), st.integers(0, 300))
-@settings(deadline=None)
 def test_buckets_hold_every_context_and_ascend(contexts: list[int], gate_steps: int) -> None:
     workload = Workload(contexts=tuple(contexts), gate_steps=gate_steps)
     buckets = workload.buckets(PRESETS["gpt2"])

@@ -146,7 +146,7 @@ def any_trace(draw: st.DrawFn) -> Synthetic:
 
 
 @given(made=any_trace())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_parts_always_sum_to_the_interval(tmp_path_factory, made: Synthetic) -> None:
     trace, marks, attribution = found(made, tmp_path_factory.mktemp("t"))
     sums = attribution.parts.groupby(["step", "device"])["ns"].sum()
@@ -164,7 +164,7 @@ def test_parts_always_sum_to_the_interval(tmp_path_factory, made: Synthetic) -> 
 
 
 @given(made=any_trace(), shift=st.integers(0, 10**9), seed=st.integers(0, 99))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_order_and_origin_change_nothing(tmp_path_factory, made: Synthetic, shift: int, seed: int) -> None:
     folder = tmp_path_factory.mktemp("t")
     before = found(made, folder)
@@ -266,7 +266,7 @@ def test_an_under_recorded_graph_is_not_idle_time(tmp_path) -> None:
     shrink=st.integers(0, 1),
     lost=st.booleans(),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_graphs_are_compared_with_their_own_kind(tmp_path_factory, sizes, count, shrink, lost) -> None:
     """Graphs in pieces, of a draft and a target, and of batches that shrink differ, and none is short."""
     made = Synthetic()

@@ -150,7 +150,7 @@ def nested_ops(draw: st.DrawFn) -> Synthetic:
 
 
 @given(made=nested_ops())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_host_parts_sum_to_the_window(tmp_path_factory, made: Synthetic) -> None:
     """Even where ops overlap in ways that nesting forbids."""
     trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
@@ -161,7 +161,7 @@ def test_host_parts_sum_to_the_window(tmp_path_factory, made: Synthetic) -> None
 
 
 @given(made=nested_ops())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_own_times_by_brute_force(tmp_path_factory, made: Synthetic) -> None:
     """Each nanosecond belongs to the op that started last among those that cover it (the shortest of
     equals).

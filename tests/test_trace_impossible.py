@@ -39,7 +39,7 @@ def to_zero(event: dict, by: float) -> None:
     by_us=st.integers(5_000, 10**11),
     fault=st.sampled_from([(stretch, LENGTH), (hurry, EARLY), (delay, ORDER), (to_zero, ZERO)]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_impossible_events_are_isolated(tmp_path_factory, which, by_us, fault) -> None:
     """A launch-bound loop stays one, whatever a few of its 200 kernels claim."""
     spoil, reason = fault

@@ -50,7 +50,7 @@ def test_one_table_however_the_file_is_written(tmp_path, monkeypatch, indent, wr
 
 @pytest.mark.parametrize("base", [0, 7_721_328_752_560_214, 1_712_195_495_505_582_988, 8_796_093_022_208_001])
 @given(offsets=st.lists(st.integers(0, 10**10), min_size=1, max_size=5))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_nanosecond_is_kept(tmp_path_factory, base: int, offsets: list[int]) -> None:
     """Absolute microseconds near 1.7e15 lose up to 0.25 us in a float64; the digits are read instead."""
     times = [(f"{(base + o) // 1000}.{(base + o) % 1000:03d}", f"0.{o % 1000:03d}") for o in offsets]
@@ -168,7 +168,7 @@ def test_a_missing_file_is_refused(tmp_path) -> None:
 
 
 @given(share=st.floats(0, 1), zipped=st.booleans())
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=120)
 def test_a_file_cut_anywhere_loads_with_a_warning_or_is_refused(tmp_path_factory, share, zipped) -> None:
     whole = eager(steps=2, kernels=3).text(indent=1)
     whole = gzip.compress(whole) if zipped else whole

@@ -99,7 +99,7 @@ def test_repetition_of_launches_begins_where_the_host_pauses(tmp_path) -> None:
     extra=st.dictionaries(st.integers(0, 29), st.integers(1, 4), max_size=4),
     head=st.integers(0, 20),
 )
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_more_launches_in_a_few_steps_hide_no_repetition(count, period, extra, head) -> None:
     """Sampling in every tenth step; the warm-up ahead of the steps is shorter than they are."""
     step = [0, *(n % 5 + 1 for n in range(period - 2)), 6]
@@ -118,7 +118,7 @@ def test_more_launches_in_a_few_steps_hide_no_repetition(count, period, extra, h
 
 
 @given(overlap=st.integers(1, 200_000), count=st.integers(2, 8))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_marks_that_overlap_are_cut_at_the_next_one(tmp_path_factory, overlap: int, count: int) -> None:
     """Rounding makes marks overlap by a microsecond, two steps in flight by much more."""
     made = eager(steps=count)

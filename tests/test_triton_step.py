@@ -83,7 +83,7 @@ def test_batch_of_sixteen(schedule: str) -> None:
     )
 
 
-@settings(deadline=None, max_examples=5)
+@settings(max_examples=5)
 @given(data=st.data())
 def test_random_models(data: st.DataObject) -> None:
     groups, group, head_dim = (data.draw(st.integers(1, n)) for n in (3, 3, 20))

@@ -52,7 +52,7 @@ def test_errors_of_all_three_are_carried() -> None:
 
 
 @given(*(st.floats(-5, 30) for _ in range(3)), st.floats(0.001, 5))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_at_most_one_rule_holds_and_no_excluded_one(
     drop: float, gap: float, excess: float, error: float
 ) -> None:

@@ -74,7 +74,7 @@ def test_parameters_and_bytes_of_the_presets(name: str) -> None:
     assert work.weights_stored_bytes(PRESETS[name], 2) == 2 * stored
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(configs, st.integers(1, 70))
 def test_weights_read_are_all_but_the_unread_rows(config: GPTConfig, batch: int) -> None:
     with torch.device("meta"):
@@ -106,7 +106,7 @@ def test_step_bytes_are_weights_and_cache() -> None:
         assert work.step_bytes(config, context, 4, kv, batch) == weights + context * batch * per_token * kv
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(configs, st.integers(1, 9), st.integers(0, 9), st.booleans())
 def test_macs_by_brute_force(config: GPTConfig, tokens: int, past: int, skip_future: bool) -> None:
     """Multiply the shapes of every product, one query and head at a time."""
@@ -121,7 +121,7 @@ def test_macs_by_brute_force(config: GPTConfig, tokens: int, past: int, skip_fut
     assert work.macs(config, work.forward(tokens, past, skip_future=skip_future)) == expected
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(st.integers(1, 30), st.integers(0, 30))
 def test_loops_are_the_sums_of_their_steps(prompt: int, new: int) -> None:
     naive, cached = work.naive_loop(prompt, new), work.cached_loop(prompt, new)
