@@ -39,7 +39,7 @@ TARGETS = [
 
 @functools.cache
 def compiled(
-    arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT
+    arch: int | str, precision: str, batch: int, *flags: str, root: Path = ROOT
 ) -> dict[str, dict[str, Any]]:
     """kernel -> the compiler's report on the package under `root`."""
     command = [sys.executable, "-m", "variants.backends.triton_step.aot", "--json", "--arch", str(arch)]
@@ -67,6 +67,39 @@ def test_weights_are_read_in_wide_loads_that_may_not_be_stale(arch: int, precisi
         assert row["non_coherent_loads"] == 0, (
             "activations of another program must not come from a stale cache"
         )
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100"])
+@pytest.mark.parametrize(
+    ("precision", "kernels"),
+    [
+        ("bfloat16", ["qkv_kernel", "qkv_kernel1"]),
+        *(pytest.param(precision, KERNELS, marks=pytest.mark.slow) for precision in ("float32", "int8")),
+    ],
+)
+def test_kernels_compile_for_amd(arch: str, precision: str, kernels: list[str]) -> None:
+    """Options that only NVIDIA's compiler knows are not even named there."""
+    flags = () if kernels is KERNELS else ("--kernel", kernels[0])
+    rows = compiled(arch, precision, 1, *flags)
+    assert sorted(rows) == sorted(kernels)
+    assert all(row["registers"] > 0 and row["shared_bytes"] <= 64 << 10 for row in rows.values())
+
+
+@pytest.mark.parametrize(
+    ("hip", "capability", "expected"),
+    [(None, (8, 6), False), (None, (9, 0), True), ("6.4", (9, 0), False), ("6.4", (9, 4), False)],
+)
+def test_dependent_launches_are_hopper_s_and_not_amd_s(
+    hip: str | None, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    from variants.backends.triton_step.steps import has_dependent_launches
+
+    monkeypatch.setattr(torch.version, "hip", hip)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert has_dependent_launches(torch.device("cuda", 0)) is expected
+    assert not has_dependent_launches(torch.device("cpu"))
 
 
 def loads_at_barriers(arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT) -> list[int]:

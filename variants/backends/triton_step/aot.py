@@ -1,6 +1,6 @@
 """What does the compiler make of the kernels? Compiles them for GPUs that are not here and reads its output.
 
-    python -m variants.backends.triton_step.aot [--arch 80 86] [--precision float32 int8] [--json]
+    python -m variants.backends.triton_step.aot [--arch 80 gfx942] [--precision float32 int8] [--json]
 
 The backends themselves are run, with a driver that names a target and launches nothing, so what is compiled
 is what a device would be asked for: same arguments, alignment and options. Needs no GPU; the assembler and
@@ -15,6 +15,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,22 +35,43 @@ from variants.slots.precision import PrecisionOption
 from variants.slots.static_cache import StaticCache
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
-MULTIPROCESSORS = {80: 108, 86: 84, 90: 132, 100: 148}  # A100, A40, H100 and H200, B200
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What is compiled for, and how many programs are resident there."""
+
+    target: GPUTarget
+    multiprocessors: int
+
+    @property
+    def dependent_launches(self) -> bool:
+        return self.target.backend == "cuda" and int(self.target.arch) >= 90
+
+
+CHIPS = {
+    "80": Chip(GPUTarget("cuda", 80, 32), 108),  # A100
+    "86": Chip(GPUTarget("cuda", 86, 32), 84),  # A40
+    "90": Chip(GPUTarget("cuda", 90, 32), 132),  # H100 and H200
+    "100": Chip(GPUTarget("cuda", 100, 32), 148),  # B200
+    "gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304),  # MI300X
+    "gfx1100": Chip(GPUTarget("hip", "gfx1100", 32), 96),  # RX 7900 XTX
+}
 CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers run the same kernels
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 class NamedTarget:
-    """Stands in for a driver. The launcher keeps kernels by device number, so that is the architecture."""
+    """Stands in for a driver. The launcher keeps kernels by device number, so every chip has its own."""
 
-    def __init__(self, arch: int) -> None:
+    def __init__(self, arch: str) -> None:
         self.arch = arch
 
     def get_current_target(self) -> GPUTarget:
-        return GPUTarget("cuda", self.arch, 32)
+        return CHIPS[self.arch].target
 
     def get_current_device(self) -> int:
-        return self.arch
+        return list(CHIPS).index(self.arch)
 
     def get_current_stream(self, device: int) -> int:
         return 0
@@ -69,7 +91,7 @@ def empty_model(config: GPTConfig, precision: str) -> GPT:
 
 
 def compiled(
-    arch: int,
+    arch: str,
     precision: str,
     batch: int = 1,
     config: GPTConfig = CONFIG,
@@ -91,12 +113,13 @@ def compiled(
     driver.set_active(NamedTarget(arch))
     ops._launch = compile_only
     try:
-        programs = MULTIPROCESSORS[arch]
+        chip = CHIPS[arch]
+        programs = chip.multiprocessors
         model = empty_model(config, precision)
         cache = StaticCache(config, batch, capacity, model.like)
         token = torch.zeros(batch, 1, dtype=torch.int64)
         with torch.inference_mode():
-            steps.TritonStep(model, cache, programs=programs, pdl=arch >= 90).step(token)
+            steps.TritonStep(model, cache, programs=programs, pdl=chip.dependent_launches).step(token)
             steps.PersistentStep(model, cache, resident=programs).step(token)
     finally:
         driver._active, ops._launch = active, launch
@@ -153,6 +176,8 @@ def before_wait(code: str) -> int | None:
 
 def report(kernel: Any) -> dict[str, Any]:
     """What the compiler decided, as numbers."""
+    if "amdgcn" in kernel.asm:
+        return _report_amd(kernel)
     usage, code = disassemble(kernel)
     numbers = {name: int(value) for name, value in re.findall(r"(REG|STACK|SHARED|LOCAL):(\d+)", usage)}
     instructions = memory_instructions(code)
@@ -169,6 +194,17 @@ def report(kernel: Any) -> dict[str, Any]:
     }
 
 
+def _report_amd(kernel: Any) -> dict[str, Any]:
+    """The same of an AMD kernel, as far as its assembly says it."""
+    names = r"\.(vgpr_count|vgpr_spill_count|sgpr_spill_count):\s+(\d+)"
+    said = {name: int(value) for name, value in re.findall(names, kernel.asm["amdgcn"])}
+    return {
+        "registers": said["vgpr_count"],
+        "spills": said["vgpr_spill_count"] + said["sgpr_spill_count"],
+        "shared_bytes": kernel.metadata.shared,
+    }
+
+
 def rows(arches: list[int], precisions: list[str], batch: int, only: str | None) -> Iterator[dict[str, Any]]:
     for arch in arches:
         for precision in precisions:
@@ -178,7 +214,7 @@ def rows(arches: list[int], precisions: list[str], batch: int, only: str | None)
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--arch", type=int, nargs="+", default=[80, 86, 90, 100], choices=MULTIPROCESSORS)
+    parser.add_argument("--arch", nargs="+", default=list(CHIPS), choices=CHIPS)
     parser.add_argument("--precision", nargs="+", default=PRECISIONS, choices=PRECISIONS)
     parser.add_argument("--batch", type=int, default=1)
     parser.add_argument("--kernel", metavar="NAME", help="that one alone, one_step for example")
@@ -189,12 +225,12 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in kernels:
             print(json.dumps(row), flush=True)
         return
-    table = Table(title=f"Triton {triton.__version__}, batch {arguments.batch}")
-    for number, row in enumerate(kernels):
-        if number == 0:
-            for column in row:
-                table.add_column(column)
-        table.add_row(*(str(value) for value in row.values()))
+    table, collected = Table(title=f"Triton {triton.__version__}, batch {arguments.batch}"), list(kernels)
+    columns = max(map(list, collected), key=len, default=[])  # AMD's assembly says less
+    for column in columns:
+        table.add_column(column)
+    for row in collected:
+        table.add_row(*(str(row.get(column, "-")) for column in columns))
     Console(width=200).print(table)
 
 

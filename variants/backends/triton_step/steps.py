@@ -96,6 +96,13 @@ def resident_programs(device: torch.device) -> int:
     return 1  # it runs programs one after another, so a second one would never reach a barrier
 
 
+def has_dependent_launches(device: torch.device) -> bool:
+    """Hopper and later. AMD's chips come as device type cuda too, and (9, 0) is another maker's there."""
+    if device.type != "cuda" or torch.version.hip is not None:
+        return False
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
 class _Step(Backend):
     """What both schedules share: geometry, buffers, and the model's tensors as they lie in memory."""
 
@@ -147,9 +154,7 @@ class TritonStep(_Step):
         pdl: bool | None = None,
     ) -> None:
         super().__init__(model, cache, programs or resident_programs(model.device), block)
-        on_cuda = model.device.type == "cuda"
-        possible = on_cuda and torch.cuda.get_device_capability(model.device) >= (9, 0)
-        self.pdl = possible if pdl is None else pdl
+        self.pdl = has_dependent_launches(model.device) if pdl is None else pdl
 
     def step(self, token: Tensor) -> Tensor:
         """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
