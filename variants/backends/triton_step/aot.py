@@ -205,7 +205,7 @@ def _report_amd(kernel: Any) -> dict[str, Any]:
     }
 
 
-def rows(arches: list[int], precisions: list[str], batch: int, only: str | None) -> Iterator[dict[str, Any]]:
+def rows(arches: list[str], precisions: list[str], batch: int, only: str | None) -> Iterator[dict[str, Any]]:
     for arch in arches:
         for precision in precisions:
             for name, kernel in compiled(arch, precision, batch, only=only):
