@@ -112,3 +112,24 @@ def test_recording_leaves_the_decoder_as_it_was(tiny) -> None:
     decoder.warm_up()
     assert torch.equal(decoder.token, token) and decoder.length == length
     assert int(decoder.cache.length) == length
+
+
+def test_a_reshape_that_copies_is_taken_at_every_replay() -> None:
+    """Keys repeated for grouped queries, as transformers does: a copy of the cache, not a view of it."""
+    keys, length = torch.zeros(1, 2, 8, 4), torch.zeros((), dtype=torch.int64)
+
+    def step(token: torch.Tensor) -> torch.Tensor:
+        keys.index_copy_(2, length[None], torch.ones(1, 2, 1, 4) * token)
+        length.add_(1)
+        repeated = keys[:, :, None].expand(1, 2, 3, 8, 4).reshape(1, 6, 8, 4)
+        return repeated.transpose(1, 2).contiguous().sum((0, 2, 3))
+
+    def restore() -> None:
+        keys.zero_()
+        length.zero_()
+
+    token = torch.zeros(1, 1, dtype=torch.int64)
+    tape = record(step, token, restore)
+    for number, value in enumerate((4, 6)):
+        token.fill_(value)
+        assert tape.replay()[number] == 24 * value  # 6 heads of 4 values

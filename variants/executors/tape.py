@@ -118,8 +118,15 @@ class _Writer:
         return self.constant(value, "v")
 
     def is_fixed(self, call: Call) -> bool:
-        """A view of memory that never moves: taken once, no call at replay."""
-        return call.func.is_view and all(self.name(tensor).startswith("c") for tensor in _tensors(call))
+        """A view of memory that never moves: taken once, no call at replay.
+
+        The schema alone does not tell: `reshape` and `contiguous` are views in it and copy where they must.
+        """
+        if not call.func.is_view or not all(self.name(tensor).startswith("c") for tensor in _tensors(call)):
+            return False
+        memory = {tensor.untyped_storage().data_ptr() for tensor in _tensors(call)}
+        views = [leaf for leaf in tree_leaves(call.result) if isinstance(leaf, Tensor)]
+        return all(view.untyped_storage().data_ptr() in memory for view in views)
 
     def write(self, index: int, call: Call) -> None:
         outputs = call.result if isinstance(call.result, list | tuple) else [call.result]
