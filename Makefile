@@ -21,7 +21,7 @@ define install
 		$(INDEX) --constraint constraints.txt --editable '.$(2)'
 endef
 
-.PHONY: floor test lint report articles peers gpu-check validate docs wheel cuda-build test-cuda-build
+.PHONY: floor test lint report articles calibrate peers gpu-check validate docs wheel cuda-build test-cuda-build
 
 $(RUN_ONLY): pyproject.toml constraints.txt
 	$(call install,$(VENV))
@@ -36,6 +36,9 @@ floor: $(RUN_ONLY)
 
 articles: $(RUN_ONLY)
 	$(BIN)/python -m experiments.articles $(ARGS)
+
+calibrate: $(RUN_ONLY)
+	$(BIN)/python -m experiments.calibrate $(ARGS)
 
 report: $(RUN_ONLY)
 	$(BIN)/python -m reports.build $(RUN)

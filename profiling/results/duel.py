@@ -36,9 +36,8 @@ class Duel:
 
     @property
     def confidence(self) -> float:
-        """Of every interval: look k may err by 5 % / (k (k + 1)), which sums to 5 % over all looks ever."""
-        k = max(1, len(self.record.looks))
-        return 1 - (1 - CONFIDENCE) / (k * (k + 1))
+        """Of every interval, now."""
+        return confidence_of_look(max(1, len(self.record.looks)))
 
     def pairs(self) -> list[tuple[str, str]]:
         """Every contrast that was timed."""
@@ -56,6 +55,11 @@ class Duel:
         """What the second takes off the first's step, as a share of it."""
         means = self.means(first, second)
         return estimate(1 - means[:, 1] / means[:, 0]) if len(means) else None
+
+
+def confidence_of_look(k: int) -> float:
+    """Look k, from 1, may err by 5 % / (k (k + 1)), which sums to 5 % over all looks ever."""
+    return 1 - (1 - CONFIDENCE) / (k * (k + 1))
 
 
 def gap_share(trace: Trace, plain_ms: float, event_us: float | None) -> float:

@@ -4,6 +4,13 @@
 """
 
 from profiling.results.record.base import Measurement, Record
+from profiling.results.record.calibrated import (
+    CalibrateRecord,
+    InjectedWait,
+    StepDifference,
+    Truth,
+    WordsGiven,
+)
 from profiling.results.record.claim import Claim
 from profiling.results.record.duel import DuelBlock, DuelSteps, DuelTrace
 from profiling.results.record.entry import (
@@ -78,6 +85,7 @@ __all__ = [
     "Batch",
     "BatchRecord",
     "CacheSizes",
+    "CalibrateRecord",
     "CheckErrors",
     "Claim",
     "CompiledStep",
@@ -107,6 +115,7 @@ __all__ = [
     "GenerationSample",
     "GrowthRecord",
     "HeldBytes",
+    "InjectedWait",
     "Measurement",
     "Memory",
     "MemoryRecord",
@@ -137,12 +146,15 @@ __all__ = [
     "Sizing",
     "SizingRecord",
     "StepCounts",
+    "StepDifference",
     "StepPrediction",
     "ThroughputRecord",
     "Trace",
     "TraceReader",
     "TraceReaders",
+    "Truth",
     "WatchedLoop",
+    "WordsGiven",
     "WorkRecord",
     "Workload",
     "decoded",

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from profiling.results.record.base import Measurement, Record
+from profiling.results.record.calibrated import CalibrateRecord
 from profiling.results.record.peers import PeersRecord
 from profiling.results.record.sound import faults
 from profiling.results.record.timed import (
@@ -53,6 +54,7 @@ AnyRecord = (
     | GenerateRecord
     | ArticlesRecord
     | ExplainBenchmarkRecord
+    | CalibrateRecord
 )
 
 

@@ -1,0 +1,227 @@
+"""Question: how often is the instrument wrong, and how far off are its times, on this machine?
+
+Claim: a step beside itself is called different in at most 5 % of the duels; a wait of known length, spun once
+per step in Python, before every op or inside a kernel, is found within 5 % or 20 us and on the right side of
+the gap; and on truths that are made, with the noise of this machine, the verdict gives no wrong word.
+
+Duels of single steps as in a run. The waits are injected into the narrow model with as many layers, where 20
+us can be told at all; the baseline is compared with itself at full size. `--run` adds finished runs, whose
+tables hold an A/A ratio each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
+
+from experiments.shared import cli
+from experiments.shared.outcome import page_of, publish
+from profiling.results.record import (
+    CalibrateRecord,
+    FloorRecord,
+    InjectedWait,
+    Model,
+    StepDifference,
+    Truth,
+    WordsGiven,
+    Workload,
+)
+from profiling.results.record.page import Block, Bullets, Table
+from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.measure.calibration import Bench
+    from profiling.results.stats import Interval
+    from variants.model import GPT
+
+EXAMPLES = ("", "--quick", "--run runs/A --run runs/B")
+VARIANT = "sdpa"  # the step whose gap decides on a CPU
+WAITS_MS = (0.2, 1.0, 3.0)
+DUELS, BLOCKS, SIMULATED = 20, 40, 400
+QUICK_DUELS, QUICK_BLOCKS, QUICK_SIMULATED = 4, 10, 40
+WAIT_BLOCKS = 160
+MAX_FALSE = 0.05
+CONTEXT = 10
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = cli.common_parser("experiments.calibrate", __doc__ or "", EXAMPLES)
+    parser.add_argument(
+        "--run", type=Path, action="append", default=[], help="a finished floor run, for its table's A/A"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    if arguments.batch != 1:
+        raise UserError(f"--batch {arguments.batch}: the calibration times one row, so 1")
+    from experiments.shared.measured import model_on_device
+    from profiling.measure.environment import environment
+    from profiling.results.folder import RunFolder
+
+    ratios = [_table_ratio(path) for path in arguments.run]
+    model, device = model_on_device(arguments)
+    run = RunFolder.create(arguments.out, CalibrateRecord, device.type)
+    run.update(
+        environment=environment(device), model=Model(arguments.model, arguments.precision, model.config)
+    )
+    full, narrow = _benches(arguments, model)
+    entropy = secrets.randbits(53)
+    run.update(entropy=entropy, beside_itself=_beside_itself(arguments, full, entropy))
+    run.update(injected=_injected(arguments, narrow, entropy))
+    run.update(made=_made(arguments, run.record))
+    record = run.record
+    page = page_of(__doc__ or "", run, _answer(record), _tables(record, ratios))
+    return publish(arguments, run, page, injected=record.injected, made=record.made)
+
+
+def _table_ratio(path: Path) -> Interval | None:
+    from profiling.results.folder import RunFolder
+    from profiling.results.metrics import Measured
+
+    return Measured(RunFolder.load(path, FloorRecord).record).aa_ratio
+
+
+def _benches(arguments: argparse.Namespace, model: GPT) -> tuple[Bench, Bench]:
+    """The model at full size, and the narrow one with as many ops."""
+    from profiling.measure.calibration import bench
+    from profiling.measure.cases import narrow_config
+    from profiling.measure.peaks import peaks
+    from variants.ladder import ladder
+    from variants.model import random_model
+
+    variant = ladder(arguments.precision)[VARIANT]
+    workload = Workload(contexts=(CONTEXT,), seed=arguments.seed)
+    rates = peaks(model.device, model.dtype)
+    narrow = random_model(narrow_config(model.config), arguments.seed, model.dtype, model.device)
+    return bench(variant, model, workload, rates), bench(variant, narrow, workload, rates)
+
+
+def _beside_itself(arguments: argparse.Namespace, bench: Bench, entropy: int) -> list[StepDifference]:
+    duels, blocks = (QUICK_DUELS, QUICK_BLOCKS) if arguments.quick else (DUELS, BLOCKS)
+    return [bench.beside_itself(blocks, entropy + number) for number in range(duels)]
+
+
+def _injected(arguments: argparse.Namespace, bench: Bench, entropy: int) -> list[InjectedWait]:
+    from profiling.measure.calibration import WAITS
+
+    blocks = QUICK_BLOCKS if arguments.quick else WAIT_BLOCKS
+    sizes = WAITS_MS[1:2] if arguments.quick else WAITS_MS
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.pt.trace.json.gz"
+        return [bench.injected(kind, ms, blocks, entropy, path) for kind in WAITS for ms in sizes]
+
+
+def _made(arguments: argparse.Namespace, record: CalibrateRecord) -> list[WordsGiven]:
+    """Words on made truths: a machine whose step and noise are the measured ones."""
+    from profiling.results.calibration import Noise, words
+
+    times = QUICK_SIMULATED if arguments.quick else SIMULATED
+    shares = [share for duel in record.beside_itself for share in duel.shares]
+    gaps = [gap / median(wait.gaps_plain_ms) - 1 for wait in record.injected for gap in wait.gaps_plain_ms]
+    noise = Noise(shares, shares, gaps)
+    return [
+        WordsGiven(truth, loaded, words(truth, noise, times, loaded, arguments.seed))
+        for truth in _truths(record.beside_itself[0].step_ms)
+        for loaded in (False, True)
+    ]
+
+
+def _truths(step: float) -> list[Truth]:
+    """Steps of twice their memory floor, ms."""
+    excess = step / 2
+    return [
+        Truth("no drop, a small gap", step, 0.0, 0.05 * excess, excess, "REFUTED"),
+        Truth("a drop that closes a small gap", step, 0.05 * excess, 0.06 * excess, excess, "REFUTED"),
+        Truth("a third of the excess is launching", step, 0.25 * excess, 0.33 * excess, excess, "PARTLY"),
+        Truth("launching is the excess", step, 0.85 * excess, 0.9 * excess, excess, "CONFIRMED"),
+    ]
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+
+def _answer(record: CalibrateRecord) -> str:
+    from profiling.results.calibration import (
+        false_alarm,
+        placed,
+        recovered,
+        share_interval,
+        wrong_words,
+    )
+
+    duels, waits = record.beside_itself, record.injected
+    alarms, found = sum(map(false_alarm, duels)), sum(map(recovered, waits))
+    right = sum(map(placed, waits))
+    runs, wrong = sum(made.runs for made in record.made), sum(map(wrong_words, record.made))
+    holds = (
+        share_interval(alarms, len(duels)).low <= MAX_FALSE
+        and found == right == len(waits)
+        and wrong <= MAX_FALSE * runs
+    )
+    return (
+        f"Claim {'holds' if holds else 'does not hold'} here: {alarms} of {len(duels)} duels of a step with "
+        f"itself alarm, {found} of {len(waits)} waits are recovered and {right} put on the right side of the "
+        f"gap, {wrong} of {runs} made runs get a wrong word."
+    )
+
+
+def _tables(record: CalibrateRecord, ratios: Sequence[Interval | None]) -> list[Block]:
+    step = median(wait.found.step_ms - wait.ms for wait in record.injected)
+    return [
+        _alarms_table(record.beside_itself, ratios),
+        _waits_table(record.injected),
+        _made_table(record.made),
+        Bullets([f"waits were injected into the narrow model, whose step takes {step:.3g} ms without them"]),
+    ]
+
+
+def _alarms_table(duels: Sequence[StepDifference], ratios: Sequence[Interval | None]) -> Table:
+    from profiling.results.calibration import false_alarm, share_interval
+
+    known = [ratio for ratio in ratios if ratio is not None]
+    counts = [("duel", sum(map(false_alarm, duels)), len(duels))]
+    if known:
+        counts.append(("table of a run", sum(not ratio.contains(1.0) for ratio in known), len(known)))
+    rows = []
+    for name, hits, of in counts:
+        low, _, high = share_interval(hits, of)
+        rows.append([name, str(hits), str(of), f"{low:.0%} to {high:.0%}"])
+    return Table(["a step beside itself", "alarms", "of", "95 % interval"], rows, title="False alarms")
+
+
+def _waits_table(waits: Sequence[InjectedWait]) -> Table:
+    from profiling.results.calibration import found_ms, gap_share, recovered
+
+    rows = []
+    for wait in waits:
+        ms = found_ms(wait.found)
+        found = "unknown" if ms is None else f"{ms.mid:.3f} [{ms.low:.3f}, {ms.high:.3f}]"
+        said = "yes" if recovered(wait) else "no"
+        rows.append([wait.kind, f"{wait.ms:.1f}", found, said, f"{gap_share(wait):.0%}"])
+    heads = ["wait", "injected, ms", "found, ms", "recovered", "put into the gap"]
+    return Table(heads, rows, title="Injected waits")
+
+
+def _made_table(given: Sequence[WordsGiven]) -> Table:
+    from profiling.results.calibration import wrong_words
+    from profiling.results.verdict import UNDECIDED
+
+    rows = []
+    for made in given:
+        load = ", under a load that comes and goes" if made.loaded else ""
+        shares = [made.words.get(word, 0) / made.runs for word in (made.truth.word, UNDECIDED)]
+        shares.append(wrong_words(made) / made.runs)
+        rows.append([made.truth.name + load, made.truth.word, *(f"{share:.1%}" for share in shares)])
+    heads = ["truth", "right word", "right", "undecided", "wrong"]
+    return Table(heads, rows, text_columns=2, title="The verdict on made truths")
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,170 @@
+"""The instrument held against the known: a step beside itself, and a step beside one that waits longer.
+
+Two contestants of a duel are built alike and differ by a wait that is spun for exactly so long. What the duel
+finds between them, and where the trace puts it, can then be compared with the truth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from profiling.measure.cases import Case, Inputs
+from profiling.measure.clock import Clock
+from profiling.measure.duel import Ring
+from profiling.results.calibration import IN_A_KERNEL, IN_PYTHON, PER_OP
+from profiling.results.duel import Duel, gap_share
+from profiling.results.record import (
+    DuelBlock,
+    DuelSteps,
+    InjectedWait,
+    Peaks,
+    StepDifference,
+    Workload,
+    replaced,
+)
+from variants.decoder import Decoder, build_parts
+from variants.executors.executor import CompiledStep, Executor, Step, WarmUp
+from variants.model import GPT
+from variants.spec import Variant
+
+PLAIN, WAITING = "plain", "waiting"
+TRACES = 4  # of either contestant
+
+
+def spin(ms: float) -> None:
+    """Keep this thread busy for so long: a sleep ends when the system pleases."""
+    end = time.perf_counter_ns() + ms * 1e6
+    while time.perf_counter_ns() < end:
+        pass
+
+
+@torch.library.custom_op("decode_floor::slow_copy", mutates_args=())
+def slow_copy(logits: Tensor, ms: float) -> Tensor:
+    """A kernel that takes so long: the copy of the logits [B,T,V] after a spin."""
+    spin(ms)
+    return logits.clone()
+
+
+class _BeforeEachOp(TorchDispatchMode):
+    """A dispatcher that takes `ms` longer for every op."""
+
+    def __init__(self, ms: float) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ms = ms
+        self.ops = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.ops += 1
+        spin(self.ms)
+        return func(*args, **(kwargs or {}))
+
+
+def _in_python(step: Step, ms: float) -> Step:
+    def waiting(token: Tensor) -> Tensor:
+        spin(ms)
+        return step(token)
+
+    return waiting
+
+
+def _per_op(step: Step, ms: float) -> Step:
+    mode = _BeforeEachOp(0.0)
+
+    def waiting(token: Tensor) -> Tensor:
+        mode.ops, counted = 0, mode.ops
+        mode.ms = ms / counted if counted else 0.0  # the first step counts its ops
+        with mode:
+            return step(token)
+
+    return waiting
+
+
+def _in_a_kernel(step: Step, ms: float) -> Step:
+    return lambda token: slow_copy(step(token), ms)
+
+
+WAITS: dict[str, Callable[[Step, float], Step]] = {
+    IN_PYTHON: _in_python,
+    PER_OP: _per_op,
+    IN_A_KERNEL: _in_a_kernel,
+}
+
+
+class _Waits:
+    """An executor whose step waits."""
+
+    def __init__(self, inner: Executor, wait: Callable[[Step, float], Step], ms: float) -> None:
+        self.inner, self.wait, self.ms = inner, wait, ms
+        self.log: list[WarmUp] = inner.log
+
+    def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
+        return self.inner.build(self.wait(step, self.ms), token, restore)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where duels with a known answer are fought: a variant of a model at the workload's first context."""
+
+    variant: Variant
+    model: GPT
+    workload: Workload
+    inputs: Inputs
+    peaks: Peaks
+
+    @property
+    def context(self) -> int:
+        return self.workload.contexts[0]
+
+    def _case(self, name: str, wait: Callable[[Step, float], Step] | None = None, ms: float = 0.0) -> Case:
+        capacity = self.model.config.n_ctx
+        parts = build_parts(self.variant, self.model, 1, capacity)
+        if wait is not None:
+            parts = parts._replace(executor=_Waits(parts.executor, wait, ms))
+        decoder = Decoder(self.variant, parts, batch=1, capacity=capacity)
+        decoder.warm_up()
+        return Case(name, decoder, self.workload.contexts, self.inputs, True, self.workload)
+
+    def _ring(self, cases: dict[str, Case], entropy: int) -> Ring:
+        def failed(name: str, error: Exception) -> None:
+            raise error
+
+        return Ring(cases, self.context, Clock(self.model.device), entropy, failed)
+
+    def beside_itself(self, blocks: int, entropy: int) -> StepDifference:
+        """The drop of a step beside the very same step: the truth is nothing."""
+        ring = self._ring({PLAIN: self._case(PLAIN)}, entropy)
+        return _difference([ring.block((PLAIN, PLAIN), number) for number in range(blocks)])
+
+    def injected(self, kind: str, ms: float, blocks: int, entropy: int, path: Path) -> InjectedWait:
+        """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie."""
+        wait = WAITS[kind]
+        cases = {PLAIN: self._case(PLAIN, wait), WAITING: self._case(WAITING, wait, ms)}
+        ring = self._ring(cases, entropy)
+        fought = [ring.block((WAITING, PLAIN), number) for number in range(blocks)]
+        gaps = {name: [self._gap_ms(ring, name, path) for _ in range(TRACES)] for name in cases}
+        return InjectedWait(kind, ms, _difference(fought), gaps[PLAIN], gaps[WAITING])
+
+    def _gap_ms(self, ring: Ring, name: str, path: Path) -> float:
+        found = ring.trace(name, path, self.peaks)
+        return gap_share(found.trace, found.plain_ms, found.event_us) * found.plain_ms
+
+
+def _difference(blocks: list[DuelBlock]) -> StepDifference:
+    means = Duel(DuelSteps(blocks=blocks)).means(blocks[0].first, blocks[0].second)
+    return StepDifference(float(median(means[:, 0])), (1 - means[:, 1] / means[:, 0]).tolist())
+
+
+def bench(variant: Variant, model: GPT, workload: Workload, peaks: Peaks) -> Bench:
+    """A bench with inputs for the first context."""
+    workload = replaced(workload, contexts=workload.contexts[:1])
+    inputs = Inputs(model, variant.precision.name, workload, workload.contexts[0])
+    return Bench(variant, model, workload, inputs, peaks)

@@ -1,0 +1,125 @@
+"""How often is the instrument wrong, and how far off? From duels with a known answer; torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from profiling.results.duel import LOOKS, confidence_of_look
+from profiling.results.record import InjectedWait, StepDifference, Truth, WordsGiven
+from profiling.results.stats import Estimate, Interval, combined, estimate
+from profiling.results.verdict import UNDECIDED, Numbers, judge
+
+IN_PYTHON, PER_OP, IN_A_KERNEL = "once per step, in Python", "before every op", "inside a kernel"
+SHARE_OFF, MS_OFF = 0.05, 0.02  # a wait is recovered within the larger of these
+ROUNDS, TRACE_EVERY, MIN_TRACES = 12, 10, 4  # of a made run, as in a real one
+NEIGHBOURS = 8  # blocks that are drawn together, so that their correlation stays
+
+
+def found_ms(difference: StepDifference) -> Interval | None:
+    """What the second step takes off the first, ms; None for fewer than two blocks."""
+    found = estimate(difference.shares)
+    return None if found is None else Interval(*(difference.step_ms * share for share in found.interval()))
+
+
+def false_alarm(difference: StepDifference) -> bool:
+    """Whether a step is called different from itself."""
+    ms = found_ms(difference)
+    return ms is not None and not ms.contains(0.0)
+
+
+def recovered(wait: InjectedWait) -> bool:
+    """Whether the duel finds it within 5 % or 20 us, whichever is more."""
+    ms = found_ms(wait.found)
+    return ms is not None and abs(ms.mid - wait.ms) <= max(SHARE_OFF * wait.ms, MS_OFF)
+
+
+def gap_share(wait: InjectedWait) -> float:
+    """Share of the wait that the traces put where no op was busy."""
+    return (median(wait.gaps_waiting_ms) - median(wait.gaps_plain_ms)) / wait.ms
+
+
+def placed(wait: InjectedWait) -> bool:
+    """Whether the traces put most of it on the right side: only what a kernel spends is not the gap's."""
+    return (gap_share(wait) > 1 / 2) == (wait.kind != IN_A_KERNEL)
+
+
+def share_interval(hits: int, of: int) -> Interval:
+    """A share with its 95 % interval after Wilson (1927), which holds near 0 and 1 too."""
+    z, share = 1.959963984540054, hits / of
+    middle, half = share + z * z / (2 * of), z * (share * (1 - share) / of + z * z / (4 * of * of)) ** 0.5
+    return Interval((middle - half) / (1 + z * z / of), share, (middle + half) / (1 + z * z / of))
+
+
+def wrong_words(made: WordsGiven) -> int:
+    """Runs that were given a word which is not true."""
+    return sum(count for word, count in made.words.items() if word not in (made.truth.word, UNDECIDED))
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What was seen around the truth: blocks and rounds as shares of the step, traces of the gap."""
+
+    blocks: Sequence[float]
+    rounds: Sequence[float]
+    traces: Sequence[float]
+
+
+def words(truth: Truth, noise: Noise, times: int, loaded: bool, seed: int) -> dict[str, int]:
+    """How often each word is given on this truth, with looks as in a run.
+
+    Noise is drawn from what was measured, in runs of neighbours so that its correlation stays; a load that
+    comes and goes doubles the noise of a third of each series.
+    """
+    rng = np.random.default_rng(seed)
+    counted: dict[str, int] = {}
+    for _ in range(times):
+        word = _word(truth, noise, loaded, rng)
+        counted[word] = counted.get(word, 0) + 1
+    return counted
+
+
+def _word(truth: Truth, noise: Noise, loaded: bool, rng: np.random.Generator) -> str:
+    drops, again = (_drawn(noise.blocks, LOOKS[-1], loaded, rng) for _ in range(2))
+    rounds = _drawn(noise.rounds, ROUNDS, loaded, rng)
+    traces = _drawn(noise.traces, LOOKS[-1] // TRACE_EVERY, loaded, rng)
+    excess = _in_ms(truth.step, truth.excess / truth.step + rounds)
+    for number, look in enumerate(LOOKS, start=1):
+        gaps = truth.gap / truth.step * (1 + traces[: max(MIN_TRACES, look // TRACE_EVERY)])
+        drop = _in_ms(truth.step, truth.drop / truth.step + drops[:look])
+        numbers = Numbers(
+            drop,
+            _in_ms(truth.step, gaps),
+            excess,
+            _in_ms(truth.step, again[:look]),
+            truth.step,
+            confidence_of_look(number),
+        )
+        word = judge(numbers)[0]
+        if word != UNDECIDED:
+            return word
+    return UNDECIDED
+
+
+def _in_ms(step_ms: float, shares: NDArray[np.float64]) -> Estimate:
+    found = estimate(shares)
+    assert found is not None  # every series has two values at least
+    return combined((step_ms, found))
+
+
+def _drawn(values: Sequence[float], n: int, loaded: bool, rng: np.random.Generator) -> NDArray[np.float64]:
+    """n values in runs of neighbours, centred, each run's sign drawn."""
+    centred = np.asarray(values) - np.median(values)
+    runs: list[float] = []
+    while len(runs) < n:
+        start, sign = int(rng.integers(len(centred))), float(rng.choice([-1.0, 1.0]))
+        runs += (sign * centred[start : start + NEIGHBOURS]).tolist()
+    drawn = np.array(runs[:n])
+    if loaded:
+        start = int(rng.integers(n))
+        drawn[start : start + max(1, n // 3)] *= 2
+    return drawn

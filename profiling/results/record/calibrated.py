@@ -1,0 +1,55 @@
+"""What the instrument found where the truth was known."""
+
+from __future__ import annotations
+
+from profiling.results.record.base import Record
+from profiling.results.record.part import Count, Ms, Part, Us
+
+
+class StepDifference(Part, frozen=True):
+    """Two steps in a duel: the first's median, and per block the share of it that the second takes off."""
+
+    step_ms: Ms
+    shares: list[float]
+
+
+class InjectedWait(Part, frozen=True):
+    """A step that waits `ms` beside the same step without the wait; gaps of both, ms, one per trace."""
+
+    kind: str
+    ms: Ms
+    found: StepDifference
+    gaps_plain_ms: list[float]
+    gaps_waiting_ms: list[float]
+
+
+class Truth(Part, frozen=True):
+    """A made machine: what its step, drop, gap and excess are, ms, and the word that is right."""
+
+    name: str
+    step: Ms
+    drop: Us
+    gap: Us
+    excess: Us
+    word: str
+
+
+class WordsGiven(Part, frozen=True):
+    """How often each word was given on a made truth; `loaded`: with a load that comes and goes."""
+
+    truth: Truth
+    loaded: bool
+    words: dict[str, Count]
+
+    @property
+    def runs(self) -> int:
+        return sum(self.words.values())
+
+
+class CalibrateRecord(Record, frozen=True, kw_only=True, tag="calibrate"):
+    """False alarms, injected waits, and verdicts on made truths."""
+
+    entropy: Count = 0
+    beside_itself: list[StepDifference] = []
+    injected: list[InjectedWait] = []
+    made: list[WordsGiven] = []

@@ -1,0 +1,121 @@
+"""The calibration: waits that are what they say, and counts that follow from their definition."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import binomtest
+
+from profiling.measure import calibration
+from profiling.measure.calibration import WAITS, bench
+from profiling.results.calibration import (
+    IN_A_KERNEL,
+    IN_PYTHON,
+    PER_OP,
+    Noise,
+    false_alarm,
+    placed,
+    recovered,
+    share_interval,
+    words,
+)
+from profiling.results.record import InjectedWait, Peaks, StepDifference, Truth, Workload
+from variants.config import PRESETS
+from variants.ladder import ladder
+from variants.model import random_model
+
+PEAKS = Peaks(
+    read_gb_per_s=10,
+    matmul_flop_per_s=1e10,
+    launch_us=5,
+    graph_node_us=None,
+    tape_op_us=None,
+    profiler_event_us=None,
+)
+
+
+@pytest.mark.parametrize("hits,of", [(0, 20), (1, 20), (10, 20), (20, 20), (3, 700)])
+def test_the_interval_of_a_share_is_wilsons(hits: int, of: int) -> None:
+    low, mid, high = share_interval(hits, of)
+    theirs = binomtest(hits, of).proportion_ci(method="wilson")
+    assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-9) and mid == hits / of
+
+
+def wait(kind: str, ms: float, found: float, gap: float = 2.0) -> InjectedWait:
+    """Found of a step of 10 ms, whose gap without the wait is 1 ms."""
+    return InjectedWait(kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0], [gap])
+
+
+@pytest.mark.parametrize("found,within", [(1.049, True), (1.051, False), (0.949, False), (0.951, True)])
+def test_a_wait_is_recovered_within_a_twentieth(found: float, within: bool) -> None:
+    assert recovered(wait(IN_PYTHON, 1.0, found)) is within
+
+
+@pytest.mark.parametrize("found,within", [(0.219, True), (0.221, False)])
+def test_a_short_wait_is_recovered_within_20_us(found: float, within: bool) -> None:
+    assert recovered(wait(PER_OP, 0.2, found)) is within
+
+
+@pytest.mark.parametrize("kind", WAITS)
+@pytest.mark.parametrize("gap,in_the_gap", [(1.4, False), (1.6, True)])
+def test_only_what_a_kernel_spends_is_no_gap(kind: str, gap: float, in_the_gap: bool) -> None:
+    assert placed(wait(kind, 1.0, 1.0, gap)) is (in_the_gap == (kind != IN_A_KERNEL))
+
+
+def test_an_alarm_is_an_interval_without_zero() -> None:
+    assert false_alarm(StepDifference(10.0, [0.1, 0.11, 0.09, 0.1]))
+    assert not false_alarm(StepDifference(10.0, [0.1, -0.1, 0.09, -0.09]))
+
+
+STEP, EXCESS = 30.0, 15.0
+TRUTHS = [
+    Truth("no drop", STEP, 0.0, 0.05 * EXCESS, EXCESS, "REFUTED"),
+    Truth("part", STEP, 0.25 * EXCESS, 0.33 * EXCESS, EXCESS, "PARTLY"),
+    Truth("all", STEP, 0.85 * EXCESS, 0.9 * EXCESS, EXCESS, "CONFIRMED"),
+]
+
+
+@pytest.mark.parametrize("truth", TRUTHS, ids=lambda truth: truth.name)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_with_little_noise_the_word_is_right(truth: Truth, loaded: bool) -> None:
+    little = [0.01 * (n % 7 - 3) for n in range(70)]
+    noise = Noise(little, [x / 10 for x in little], little)
+    assert words(truth, noise, 20, loaded, seed=1) == {truth.word: 20}
+
+
+def test_with_much_noise_nothing_is_decided_and_the_same_seed_counts_the_same() -> None:
+    much = [0.9 * (n % 7 - 3) for n in range(70)]
+    noise = Noise(much, much, much)
+    found = words(TRUTHS[1], noise, 20, False, seed=2)
+    assert found == words(TRUTHS[1], noise, 20, False, seed=2) and found.get("INCONCLUSIVE", 0) > 10
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_a_wait_is_spun_for_its_length_and_leaves_the_numbers_alone(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    spun: list[float] = []
+    monkeypatch.setattr(calibration, "spin", spun.append)
+    model = random_model(replace(PRESETS["tiny"], n_layer=2))
+    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    plain, waiting = (made._case(name, WAITS[kind], ms) for name, ms in (("plain", 0.0), ("waiting", 3.0)))
+    logits = []
+    for case in (plain, waiting):
+        case.load(4)
+        case.decoder.advance()
+        case.load(4)
+        spun.clear()
+        logits.append(case.decoder.advance().clone())
+    assert sum(spun) == pytest.approx(3.0)
+    assert len(spun) > 20 if kind == PER_OP else len(spun) == 1
+    assert logits[0].equal(logits[1])
+
+
+def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(tmp_path: Path) -> None:
+    model = random_model(replace(PRESETS["tiny"], n_layer=2))
+    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    assert len(made.beside_itself(3, entropy=5).shares) == 3
+    found = made.injected(IN_PYTHON, 0.1, 3, 5, tmp_path / "trace.json.gz")
+    assert len(found.found.shares) == 3 and len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == 4
