@@ -12,12 +12,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from experiments.shared import cli
-from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_on_device, proven_runner
+from experiments.shared.measured import (
+    PROVEN_BRIEFLY,
+    chosen_variants,
+    model_on_device,
+    proven_runner,
+    with_flags,
+)
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.results.record import BatchRecord, Workload
@@ -96,10 +102,10 @@ def _numbers(wanted: Sequence[int] | None, default: Sequence[int], flag: str, li
 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> tuple[Workload, int]:
-    quick: dict[str, Any] = {"rounds": 3, "gate_steps": 4} if arguments.quick else {}
-    workload = replace(Workload(seed=arguments.seed, ttft_rounds=0, prompt=1), **quick)
-    flags: dict[str, Any] = {"steps": arguments.steps, "rounds": arguments.rounds}
-    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
+    workload = Workload(seed=arguments.seed, ttft_rounds=0, prompt=1)
+    if arguments.quick:
+        workload = replace(workload, rounds=3, gate_steps=4)
+    workload = with_flags(workload, arguments)
     if arguments.context is not None and len(arguments.context) != 1:
         raise UserError("--context: this experiment varies the batch, give one context")
     context = arguments.context[0] if arguments.context else min(CONTEXT, config.n_ctx // 2)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -24,6 +24,7 @@ from experiments.shared.measured import (
     contexts_that_fit,
     model_on_device,
     proven_runner,
+    with_flags,
 )
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
@@ -88,10 +89,10 @@ def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
-    quick: dict[str, Any] = {"rounds": 3, "gate_steps": 8, "naive_rounds": 1} if arguments.quick else {}
-    workload = replace(Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1), **quick)
-    flags: dict[str, Any] = {"steps": arguments.steps, "rounds": arguments.rounds}
-    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
+    workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
+    if arguments.quick:
+        workload = replace(workload, rounds=3, gate_steps=8, naive_rounds=1)
+    workload = with_flags(workload, arguments)
     wanted = arguments.context or contexts_that_fit(
         QUICK if arguments.quick else ALL, config, workload.tokens_after
     )

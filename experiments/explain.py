@@ -12,10 +12,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from experiments.shared.cli import console, plain_parser, print_json, run
 from variants.errors import UserError
+
+if TYPE_CHECKING:
+    from profiling.results.record.pictures import Steps
 
 LARGE_BYTES = 8 << 20
 """Of the file as it is on disk: below it, reading takes about a second."""
@@ -45,18 +48,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(arguments)
     from profiling.analysis.compare import compare
     from profiling.analysis.explain import Explanation, as_json, explain
-    from profiling.analysis.picture import picture
+    from profiling.analysis.timeline import median_step
     from profiling.trace.redact import redact
 
     paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
     answer: dict[str, Any] = {"files": []}
-    pictures: list[dict[str, Any]] = []
+    drawn: list[Steps | None] = []
     compared: list[Explanation] = []
     for path, name in zip(paths, _names(paths), strict=True):  # one trace in memory, two to compare
         found = explain(path, arguments.step, progress=_progress(arguments, path))
         answer["files"].append(as_json(found, name, arguments.top))
         if arguments.out:
-            pictures.append(picture(found.trace, found.steps, found.attribution, found.device))
+            drawn.append(median_step(found.trace, found.steps, found.attribution))
         if arguments.against:
             compared.append(found)
         if arguments.redact and path == arguments.files[0]:
@@ -66,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from reports.explain import keep, page
     from reports.printers.console import show
 
-    made, files = page(answer, pictures), []
+    made, files = page(answer, drawn), []
     if arguments.out:
         keep(arguments.out, answer, made)
         files.append(f"Report: {arguments.out / 'report.md'}, report.html")

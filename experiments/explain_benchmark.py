@@ -59,6 +59,7 @@ analysis.get_idle_time_breakdown(visualize=False)
 analysis.get_cuda_kernel_launch_stats(visualize=False)
 print(json.dumps([time.perf_counter() - start, peak_bytes()]))
 """
+Event = dict[str, Any]  # of anybody's trace
 RUNS = {"explain: the same four": SAME_FOUR, "explain: everything": EVERYTHING, "HTA": HTA}
 
 
@@ -114,17 +115,17 @@ def write_copies(source: Path, path: Path, copies: int) -> int:
     return path.stat().st_size
 
 
-def _is_timed(event: dict[str, Any]) -> bool:
+def _is_timed(event: Event) -> bool:
     return all(isinstance(event.get(key), int | float) for key in ("ts", "dur"))
 
 
-def _correlation(event: dict[str, Any]) -> int:
+def _correlation(event: Event) -> int:
     args = event.get("args")
     value = args.get("correlation") if isinstance(args, dict) else None
     return value if isinstance(value, int) else 0
 
 
-def _shifted(event: dict[str, Any], later_us: float, ids: int) -> bytes:
+def _shifted(event: Event, later_us: float, ids: int) -> bytes:
     if isinstance(event.get("ts"), int | float):
         event = event | {"ts": round(event["ts"] + later_us, 3)}
     if _correlation(event):

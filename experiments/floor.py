@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from experiments.shared import cli
+from experiments.shared.measured import with_flags
 from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
 from variants.config import GPTConfig
@@ -32,14 +33,7 @@ EXAMPLES = (
 )
 ROUNDS = 12  # what decides is timed in the duel
 DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
-QUICK: dict[str, Any] = {
-    "contexts": (10, 100),
-    "rounds": 6,
-    "gate_steps": 16,
-    "brief_gate": True,
-    "ttft_rounds": 1,
-    "naive_rounds": 1,
-}
+QUICK = Workload(contexts=(10, 100), rounds=6, gate_steps=16, brief_gate=True, ttft_rounds=1, naive_rounds=1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -177,16 +171,13 @@ def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     """Flags over `--quick` over defaults; checked against the model."""
-    workload = Workload(batch=arguments.batch, seed=arguments.seed, rounds=ROUNDS)
-    if arguments.quick:
-        workload = replace(workload, **QUICK)
-    flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
-    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
-    if arguments.context is None:  # the defaults are GPT-2's: a smaller model keeps what fits
-        fitting = tuple(n for n in workload.contexts if n <= config.n_ctx - workload.tokens_after)
-        workload = replace(workload, contexts=fitting or workload.contexts)
+    workload = QUICK if arguments.quick else Workload(rounds=ROUNDS)
+    workload = with_flags(replace(workload, batch=arguments.batch, seed=arguments.seed), arguments)
+    # the defaults are GPT-2's: a smaller model keeps what fits
+    fitting = [n for n in workload.contexts if n <= config.n_ctx - workload.tokens_after]
+    contexts = arguments.context or fitting or workload.contexts
     prompt = min(workload.prompt, config.n_ctx // 2)
-    workload = replace(workload, contexts=tuple(sorted(set(workload.contexts))), prompt=prompt)
+    workload = replace(workload, contexts=tuple(sorted(set(contexts))), prompt=prompt)
     workload.check(config)
     return workload
 

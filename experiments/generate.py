@@ -224,7 +224,7 @@ def _times(times_ms: Sequence[float], proof: str | None) -> str:
     return f"TTFT {ttft:.2f} ms, {tpot}; each with the sync that brings its token to the host."
 
 
-def _fields(generate: Generate) -> dict[str, Any]:
+def _fields(generate: Generate) -> dict[str, object]:
     """As `--json` prints them."""
     return {
         **asdict(generate),

@@ -51,18 +51,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name in ("requests", "prompts"):
         if getattr(arguments, name) < 2:
             raise UserError(f"--{name} must be at least 2, got {getattr(arguments, name)}")
-    from experiments.shared.measured import contexts_that_fit, model_on_device, proven_runner
+    from experiments.shared.measured import contexts_that_fit, model_on_device, proven_runner, with_flags
     from profiling.measure.paging import prefixes, queue
 
     model, _ = model_on_device(arguments)
     workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
     if arguments.quick:
         workload = replace(workload, contexts=(10, 100), rounds=4, gate_steps=8)
-    flags = {"contexts": arguments.context, "steps": arguments.steps, "rounds": arguments.rounds}
-    workload = replace(workload, **{name: value for name, value in flags.items() if value is not None})
-    if arguments.context is None:
-        fitting = contexts_that_fit(workload.contexts, model.config, workload.tokens_after)
-        workload = replace(workload, contexts=fitting)
+    workload = with_flags(workload, arguments)
+    fitting = contexts_that_fit(workload.contexts, model.config, workload.tokens_after)
+    workload = replace(workload, contexts=arguments.context or fitting)
 
     def measure(runner: Runner[PagingRecord]) -> None:
         runner.run.update(queue=queue(arguments.requests, model.config.n_ctx, arguments.seed))

@@ -110,7 +110,7 @@ def lines(path: Path) -> Iterator[dict[str, Any]]:
         yield {"id": row.text("id"), **_as_json(step)}
 
 
-def _as_json(step: Prediction) -> dict[str, Any]:
+def _as_json(step: Prediction) -> dict[str, object]:
     bounds = {"low_ms": step.low_ms, "expected_ms": step.expected_ms, "high_ms": step.high_ms}
     return {name: round(value, 4) for name, value in bounds.items()} | {"sets_it": step.sets_it}
 
@@ -149,7 +149,7 @@ def _headline(arguments: argparse.Namespace, job: Job) -> Sentence:
     )
 
 
-def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dict[str, Any]:
+def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dict[str, object]:
     devices = [
         {
             "device": each.device.name,

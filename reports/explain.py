@@ -6,6 +6,7 @@ Made from the object that `--json` prints and a picture of one step per file; no
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -14,7 +15,7 @@ import orjson
 
 from profiling.results.folder import write_atomically
 from profiling.results.record.page import Block, Bullets, Figure, Page, Section, Sentence, Table
-from profiling.results.record.pictures import DrawnStep, OpRow, Steps
+from profiling.results.record.pictures import Steps
 from reports.numbers import code
 from reports.write import write
 from variants.errors import UserError
@@ -47,14 +48,13 @@ def keep(folder: Path, answer: Entry, made: Page) -> None:
     write(folder, made)
 
 
-def page(answer: Entry, pictures: Sequence[Entry] = ()) -> Page:
-    """`pictures`: a step of each file, see `profiling.analysis.picture`; {} for a file without steps."""
+def page(answer: Entry, drawn: Sequence[Steps | None] = ()) -> Page:
+    """`drawn`: a step of each file; None for a file without steps."""
     files = answer["files"]
     sections = [_answer(answer)]
-    for number, entry in enumerate(files):
-        picture = pictures[number] if number < len(pictures) else {}
+    for number, (entry, step) in enumerate(zip_longest(files, drawn)):
         sections += [
-            Section(entry["file"], _file(entry, _figure(entry, number, picture))),
+            Section(entry["file"], _file(entry, _figure(entry, number, step))),
             *_every_step(entry),
         ]
     if "comparison" in answer:
@@ -163,22 +163,14 @@ def _top(top: Entry) -> list[Block]:
     return blocks
 
 
-def _figure(entry: Entry, number: int, picture: Entry) -> list[Figure]:
-    """The step as `Steps` has it: the host's row first, in which an op lies over the one that calls it."""
-    if not picture or not picture["rows"]:
+def _figure(entry: Entry, number: int, drawn: Steps | None) -> list[Figure]:
+    if drawn is None:
         return []
-    kinds = list(dict.fromkeys(kind for row in picture["rows"] for _, _, kind in row["bars"]))
-    rows = [
-        OpRow(row["label"], [(at, length, kinds.index(kind), -1) for at, length, kind in row["bars"]])
-        for row in picture["rows"]
-    ]
-    host = next((row.bars for row in rows if row.label == "host ops"), [])
-    others = [row for row in rows if row.label != "host ops"]
-    shown = DrawnStep("host ops", picture["length_us"], [host], others)
-    lasted = f"{picture['length_us']:.1f} us"
+    (step,) = drawn.steps
+    lasted = f"{step.length_us:.1f} us"
     alt = f"One step of {lasted}: its host ops, calls, device work and waits. {entry['reading']}."
-    caption = f"{code(picture['name'])}, {lasted} from the earlier to the later end of host and device."
-    return [Figure(f"step_{number + 1}", caption, Steps(kinds, [], [shown]), alt)]
+    caption = f"{code(step.variant)}, {lasted} from the earlier to the later end of host and device."
+    return [Figure(f"step_{number + 1}", caption, drawn, alt)]
 
 
 def _every_step(entry: Entry) -> list[Section]:

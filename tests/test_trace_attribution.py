@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from profiling.analysis.attribution import Attribution, attribute, cautions, integrity
 from profiling.analysis.explain import as_json, explain
-from profiling.analysis.picture import picture
 from profiling.analysis.predict import Costs, replay
-from profiling.analysis.reading import main_device, read
+from profiling.analysis.reading import read
+from profiling.analysis.timeline import median_step
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.summary import file_numbers, window_numbers
 from tests.synthetic_trace import Synthetic, eager, replayed
@@ -160,7 +160,7 @@ def test_parts_always_sum_to_the_interval(tmp_path_factory, made: Synthetic) -> 
     replay(trace, marks, attribution)
     entry = as_json(explain(trace.path), "t.json")
     assert len(entry["steps"]) == len(marks)
-    picture(trace, marks, attribution, main_device(trace))
+    median_step(trace, marks, attribution)
 
 
 @given(made=any_trace(), shift=st.integers(0, 10**9), seed=st.integers(0, 99))

@@ -52,6 +52,12 @@ def chosen_variants(
     return [variant for variant in rungs.values() if variant.name in wanted]
 
 
+def with_flags(workload: Workload, arguments: argparse.Namespace) -> Workload:
+    """With --steps and --rounds, where they were given."""
+    given = {name: getattr(arguments, name) for name in ("steps", "rounds")}
+    return replace(workload, **{name: value for name, value in given.items() if value is not None})
+
+
 def contexts_that_fit(wanted: Iterable[int], config: GPTConfig, after: int) -> tuple[int, ...]:
     """The default contexts that this model holds with `after` tokens more; at least two, for a line."""
     limit = config.n_ctx - after

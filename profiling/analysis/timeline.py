@@ -1,4 +1,4 @@
-"""One step op by op, of the eager rung and of its replay, as small data that a page can draw. Torch-free."""
+"""One step op by op, of anybody's trace or of a run's rungs, as small data that a page can draw."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from profiling.results.folder import RunFolder
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import Measurement
 from profiling.results.record.pictures import DrawnStep, OpBar, OpRow, Steps
+from profiling.trace import Steps as Marks
 from profiling.trace import Trace, load, steps
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
@@ -25,9 +26,16 @@ MAX_DEPTHS = 4  # of nested ops
 def timeline(run: RunFolder[Measurement]) -> Steps | None:
     """The median traced step of each rung that is compared; None where no trace is left."""
     index = _Index()
-    shown = [_step(name, run.traces / file, index) for name, file in _compared(run)]
+    shown = [_traced(name, run.traces / file, index) for name, file in _compared(run)]
     found = [step for step in shown if step is not None]
     return Steps(index.kinds, index.names, found) if found else None
+
+
+def median_step(trace: Trace, found: Marks, attribution: Attribution) -> Steps | None:
+    """The median judged step of one trace under its own name; None without steps."""
+    index = _Index()
+    step = _drawn("", trace, found, attribution, index)
+    return Steps(index.kinds, index.names, [step]) if step else None
 
 
 def _compared(run: RunFolder[Measurement]) -> list[tuple[str, str]]:
@@ -77,10 +85,16 @@ class _Index:
         ]
 
 
-def _step(variant: str, path: Path, index: _Index) -> DrawnStep | None:
+def _traced(variant: str, path: Path, index: _Index) -> DrawnStep | None:
     trace = load(path)
     found = steps(trace)
-    attribution = attribute(trace, found)
+    return _drawn(variant, trace, found, attribute(trace, found), index)
+
+
+def _drawn(
+    name: str, trace: Trace, found: Marks, attribution: Attribution, index: _Index
+) -> DrawnStep | None:
+    """The median judged step, from the earlier to the later end of host and device."""
     device = main_device(trace)
     of = device or HOST
     judged = attribution.judged(of)
@@ -95,7 +109,7 @@ def _step(variant: str, path: Path, index: _Index) -> DrawnStep | None:
     edges = (start, end)
     host = _host(trace, thread, device is None, edges, index)
     rows = _device_rows(trace, attribution, device, step, edges, index) if device else []
-    return DrawnStep(variant, (end - start) / 1000, host, rows)
+    return DrawnStep(name or str(found.table["name"].iat[step]), (end - start) / 1000, host, rows)
 
 
 def _inside(rows: pd.DataFrame, start: int, end: int) -> pd.DataFrame:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Any
 
 from msgspec.structs import asdict as fields
 
@@ -14,7 +13,7 @@ from profiling.results.rung import ReplayOutcome, Rung
 from profiling.results.verdict import verdict
 
 
-def summary(run: RunFolder[Measurement]) -> dict[str, Any]:
+def summary(run: RunFolder[Measurement]) -> dict[str, object]:
     """Scalars and intervals of every variant; None is unknown, never 0."""
     record, measured = run.record, Measured(run.record)
     judged = verdict(measured)
@@ -43,7 +42,7 @@ def summary(run: RunFolder[Measurement]) -> dict[str, Any]:
     }
 
 
-def _predicted(predicted: PredictedReplay) -> dict[str, Any]:
+def _predicted(predicted: PredictedReplay) -> dict[str, object]:
     replay = predicted.replay
     if replay is None:
         return {"from": predicted.parent}
@@ -51,11 +50,11 @@ def _predicted(predicted: PredictedReplay) -> dict[str, Any]:
     return {"from": predicted.parent, **fields(replay), "replay_us": us, "saved_us": replay.saved_us}
 
 
-def _outcome(outcome: ReplayOutcome) -> dict[str, Any]:
+def _outcome(outcome: ReplayOutcome) -> dict[str, object]:
     return {**asdict(outcome), "ratio": outcome.ratio, "inside": outcome.inside}
 
 
-def _variant(rung: Rung, entry: Entry) -> dict[str, Any]:
+def _variant(rung: Rung, entry: Entry) -> dict[str, object]:
     trace, memory = entry.trace, rung.memory
     floor, ratio = rung.floor_ms, rung.ratio_to_memory_floor
     counts = fields(trace.counts) if trace else None
