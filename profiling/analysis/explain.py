@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from profiling.analysis import top
-from profiling.analysis.attribution import Attribution, attribute, cautions
+from profiling.analysis.attribution import Attribution, cautions
 from profiling.analysis.predict import Costs, Prediction, replay
-from profiling.analysis.reading import Reading, main_device, read, unknown_rows
+from profiling.analysis.reading import Reading, explained, main_device, unknown_rows
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.summary import file_numbers, window_numbers
@@ -61,11 +61,10 @@ def explain(
     """
     trace = load(path, progress)
     found = steps(trace, pattern)
-    attribution = attribute(trace, found)
-    reading = read(trace, found, attribution)
+    attribution, reading = explained(trace, found)
     predictable = reading.label not in UNPREDICTABLE
     prediction = replay(trace, found, attribution, costs) if predictable else None
-    warnings = [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems]
+    warnings = [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
     warnings += cautions(trace, found, attribution)
     return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings)
 

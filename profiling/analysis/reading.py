@@ -1,41 +1,39 @@
-"""What sets the step, read from an attribution by stated rules, or that the trace cannot tell.
+"""What sets the step, read from the causes of the device's time by stated rules, or that none can tell.
 
-The device's time over the judged steps, and between them where steps are marked, falls into: device (busy,
-and short waits of work that had been issued), launch (the host had not issued the next work, or was in the
-call), sync (the same, where the device ran dry while the host waited for it), host (the same, where one
-pause is out of proportion to the others, and time behind the last device event or between the steps),
-unknown.
+Steps of one kind are read together, without those whose length is out of proportion; other kinds are read
+apart and named. The device's clock is read where it can stand: a verdict that it could change is none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-import numpy as np
 import pandas as pd
 
-from profiling.analysis.attribution import HOST, Attribution, device, integrity
+from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
+from profiling.analysis.attribution.causes import CAUSES, causes
+from profiling.analysis.kinds import kinds, odd
 from profiling.trace import Steps, Trace
-from profiling.trace.devices import union_ns
 
-MIN_EVENTS = 8
+MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
+"""A trace with less of all three is too small."""
 DEVICE_SHARE = 0.8
+BUSY_SHARE = 0.5
 DOMINANT_SHARE = 0.5
 UNKNOWN_SHARE = 0.25
-PAUSE_NS = 1_000_000
-PAUSE_FACTOR = 10
 LABELS = {
     "launch": "launch-bound",
     "device": "device-bound",
     "sync": "sync-bound",
     "host": "host-bound outside launches",
 }
+NO_VERDICT = ("cannot tell", "too small to judge", "no device events")
 
 
 @dataclass(frozen=True)
 class Reading:
     """`label`: what sets the step; `rule`: the rule that decided, with its numbers; `shares`: of the
-    device's time.
+    device's time; `notes`: steps that were read apart.
     """
 
     label: str
@@ -43,6 +41,7 @@ class Reading:
     device: str | None = None
     shares: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
 
 
 def main_device(trace: Trace) -> str | None:
@@ -54,8 +53,27 @@ def main_device(trace: Trace) -> str | None:
     return str(lasted.idxmax())
 
 
+def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
+    """The attribution with the device's clock moved no further than it must be, and the reading, which holds
+    wherever the clock can stand.
+    """
+    clocks = trace.clocks
+    near = trace.moved(clocks.nearest_ns)
+    attribution = attribute(near, steps)
+    reading = read(near, steps, attribution)
+    if clocks.low_ns is None or clocks.low_ns == clocks.nearest_ns or reading.label in NO_VERDICT:
+        return attribution, reading
+    low = trace.moved(clocks.low_ns)
+    other = read(low, steps, attribute(low, steps))
+    if other.label == reading.label:
+        return attribution, reading
+    apart = (clocks.nearest_ns - clocks.low_ns) / 1000
+    rule = f"with the device's clock {apart:.1f} us earlier it reads {other.label}, not {reading.label}"
+    return attribution, replace(reading, label="cannot tell", rule=rule)
+
+
 def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
-    """The reading of a trace on its main device."""
+    """The reading of a trace on its main device, by the clocks as they are."""
     of = main_device(trace)
     problems = integrity(trace, steps, attribution)
     if of is None and trace.cut:
@@ -64,13 +82,57 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
         return Reading("cannot tell", f"the trace has {unknown_rows(trace)}, and no device work that is read")
     if of is None:
         return _without_device(attribution, problems)
-    shares = device_shares(trace, steps, attribution, of)
+    table = causes(trace, attribution, of)
+    parted = kinds(steps.table["name"].astype(str)).loc[table.index]
+    usual, notes = _usual(table, parted)
+    shares = _shares(usual)
     if problems:
-        return Reading("cannot tell", f"the trace is unreliable: {problems[0]}", of, shares, problems)
+        return Reading("cannot tell", f"the trace is unreliable: {problems[0]}", of, shares, problems, notes)
     events = int((trace.device_events["device"] == of).sum())
-    if events < MIN_EVENTS:
+    if events < MIN_EVENTS and len(table) < MIN_STEPS and table["busy"].sum() < MIN_BUSY_NS:
         return Reading("too small to judge", f"{events} device events, fewer than {MIN_EVENTS}", of, shares)
-    return Reading(*_decide(trace, shares), of, shares)
+    label, rule = _decide(shares, _busy(usual))
+    return Reading(label, rule + _replays(trace) * (label == "mixed"), of, shares, problems, notes)
+
+
+def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, list[str]]:
+    """The steps that are read (of the kind with the most, decode before others), and what was read apart."""
+    if table.empty:
+        return table, []
+    counts = parted.value_counts()
+    most = max(counts.index, key=lambda kind: (counts[kind], kind.startswith("decode")))
+    notes = []
+    for kind in counts.index.drop(most):
+        apart = table[parted == kind]
+        label, _ = _decide(_shares(apart), _busy(apart))
+        steps = f"{len(apart)} {kind or 'unnamed'} steps of {_length(apart).median() / 1000:.0f} us"
+        notes.append(f"{steps} are read apart from {most or 'the others'}: {label}")
+    rows = table[parted == most]
+    outliers = odd(_length(rows))
+    if outliers.any():
+        listed = [f"{step} ({ns / 1000:.0f} us)" for step, ns in _length(rows[outliers]).head(4).items()]
+        usual_us = _length(rows[~outliers]).median() / 1000
+        notes.append(
+            f"{outliers.sum()} of {len(rows)} steps are outliers and left out of the reading: "
+            f"step {', '.join(listed)}; the others take {usual_us:.0f} us"
+        )
+    return rows[~outliers], notes
+
+
+def _length(table: pd.DataFrame) -> pd.Series[int]:
+    """Without what the profiler took, which no step takes that is not profiled."""
+    return table[list(CAUSES)].drop(columns="profiler").sum(axis=1)
+
+
+def _shares(table: pd.DataFrame) -> dict[str, float]:
+    """Of the device's time in some steps; {} where there is none."""
+    sums = table[list(CAUSES)].drop(columns="profiler").sum()
+    total = float(sums.sum())
+    return {str(cause): float(ns) / total for cause, ns in sums.items()} if total else {}
+
+
+def _busy(table: pd.DataFrame) -> float:
+    return float(table["busy"].sum() / max(_length(table).sum(), 1))
 
 
 def unknown_rows(trace: Trace) -> str:
@@ -93,90 +155,27 @@ def _without_device(attribution: Attribution, problems: list[str]) -> Reading:
     return Reading("no device events", "; ".join(why), HOST, shares, problems)
 
 
-def _decide(trace: Trace, shares: dict[str, float]) -> tuple[str, str]:
+def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
+    """Label and rule for shares of the device's time, of which it was busy the share `busy`."""
     listed = ", ".join(f"{what} {share:.0%}" for what, share in shares.items() if share >= 0.005)
     if not shares:
         return "cannot tell", "no device work could be given to a step"
-    if shares["device"] >= DEVICE_SHARE:
+    if shares["device"] >= DEVICE_SHARE and busy >= BUSY_SHARE:
         return LABELS["device"], f"device at least {DEVICE_SHARE:.0%} of its time ({listed})"
-    if shares["unknown"] >= UNKNOWN_SHARE:
-        return "cannot tell", f"unknown at least {UNKNOWN_SHARE:.0%} of the device's time ({listed})"
     for what in ("launch", "sync", "host"):
         if shares[what] >= DOMINANT_SHARE:
             return LABELS[what], f"{what} at least {DOMINANT_SHARE:.0%} of the device's time ({listed})"
-    graphs = int((trace.device_events["call_kind"] == "graph").sum())
-    replay = (
-        f"; {graphs} of {len(trace.device_events)} device events come from replayed graphs" if graphs else ""
-    )
-    return "mixed", f"no part reaches its threshold ({listed}){replay}"
+    for what, means in (("unknown", "no launch call in the file"), ("late", "issued work did not start")):
+        if shares[what] >= UNKNOWN_SHARE:
+            rule = f"{what} at least {UNKNOWN_SHARE:.0%} of the device's time: {means} ({listed})"
+            return "cannot tell", rule
+    if shares["device"] >= DEVICE_SHARE:
+        rule = f"the device is busy for {busy:.0%} of its time, though the next work was issued ({listed})"
+        return "cannot tell", rule
+    return "mixed", f"no part reaches its threshold ({listed})"
 
 
-def device_shares(trace: Trace, steps: Steps, attribution: Attribution, of: str) -> dict[str, float]:
-    """Shares of one device's time over the judged steps; {} where no step has any of its work.
-
-    Left out: a wait at a step's start in which issued work did not start, since what held the device then is
-    an earlier step's work, or is not in the file.
-    """
-    judged = attribution.judged(of)
-    parts = attribution.parts[(attribution.parts["device"] == of) & attribution.parts["step"].isin(judged)]
-    waits = attribution.waits[(attribution.waits["device"] == of) & attribution.waits["step"].isin(judged)]
-    ns = dict.fromkeys(("device", "launch", "sync", "host", "unknown"), 0.0)
-    ns["device"] += int(parts.loc[parts["part"] == "busy", "ns"].sum())
-    _add_waits(ns, waits, trace.host_waits)
-    if len(judged) > 1:
-        _add_between(ns, trace, attribution, of, judged)
-    total = sum(ns.values())
-    return {what: amount / total for what, amount in ns.items()} if total else {}
-
-
-def _add_waits(ns: dict[str, float], waits: pd.DataFrame, syncs: pd.DataFrame) -> None:
-    """Divide the waits of `Attribution.waits` over the parts of `ns`, in place."""
-    ended = waits[waits["where"].isin(["gap", "lead_in"])]
-    before = ended["before_call"].to_numpy()
-    in_sync = _inside(ended["start_ns"].to_numpy(), syncs)
-    usual = float(np.median(before)) if len(before) else 0.0
-    pause = ~in_sync & (before >= PAUSE_NS) & (before >= PAUSE_FACTOR * usual)
-    during = ended["during_call"].to_numpy()
-    ns["sync"] += int((before + during)[in_sync].sum())
-    ns["host"] += int(before[pause].sum())
-    ns["launch"] += int(before[~in_sync & ~pause].sum() + during[~in_sync].sum())
-    ns["device"] += int(ended.loc[ended["where"] == "gap", "after_call"].sum())
-    ns["unknown"] += int(ended["unknown"].sum())
-    tails = waits[waits["where"] == "tail"]
-    length = int((tails["end_ns"] - tails["start_ns"]).sum())
-    spans = zip(tails["start_ns"].tolist(), tails["end_ns"].tolist(), strict=True)
-    waiting = sum(_overlap(start, end, syncs) for start, end in spans)
-    ns["sync"] += waiting
-    ns["host"] += length - waiting
-
-
-def _inside(times: np.ndarray, syncs: pd.DataFrame) -> np.ndarray:
-    """Per time whether the host was in one of `syncs`."""
-    if syncs.empty:
-        return np.zeros(len(times), np.bool_)
-    at = np.searchsorted(syncs["start_ns"].to_numpy(), times, "right") - 1
-    reach = np.maximum.accumulate(syncs["end_ns"].to_numpy())
-    return (at >= 0) & (times <= reach[np.maximum(at, 0)])
-
-
-def _overlap(start: int, end: int, syncs: pd.DataFrame) -> int:
-    begins, ends = syncs["start_ns"].to_numpy(), syncs["end_ns"].to_numpy()
-    near = (begins < end) & (ends > start)
-    return union_ns(np.maximum(begins[near], start), np.minimum(ends[near], end))
-
-
-def _add_between(
-    ns: dict[str, float], trace: Trace, attribution: Attribution, of: str, judged: list[int]
-) -> None:
-    """Time between one judged step's interval and the next one's: other work there is busy, the rest is the
-    host's.
-    """
-    spans = attribution.intervals
-    spans = spans[(spans["device"] == of) & spans["step"].isin(judged)].sort_values("step")
-    work = trace.device_events[trace.device_events["device"] == of]
-    reach = np.maximum.accumulate(work["end_ns"].to_numpy())
-    for end, start in zip(spans["end_ns"].to_numpy()[:-1], spans["start_ns"].to_numpy()[1:], strict=True):
-        if start > end:
-            busy, _ = device.waits(work, reach, int(end), int(start))
-            ns["device"] += busy
-            ns["host"] += int(start - end) - busy
+def _replays(trace: Trace) -> str:
+    kinds_of_call = trace.device_events["call_kind"]
+    graphs = int((kinds_of_call == "graph").sum())
+    return f"; {graphs} of {len(kinds_of_call)} device events come from replayed graphs" if graphs else ""

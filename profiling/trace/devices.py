@@ -195,6 +195,24 @@ def union_ns(start: Int, end: Int) -> int:
     return int(end[0] - start[0]) + int(np.maximum(end[1:] - fresh, 0).sum())
 
 
+def covered_ns(begin: Int, end: Int, spans: pd.DataFrame) -> Int:
+    """Per interval [begin, end) how much of it `spans` (`start_ns`, `end_ns`) cover together."""
+    if spans.empty:
+        return np.zeros(len(begin), np.int64)
+    order = np.argsort(spans["start_ns"].to_numpy(), kind="stable")
+    start, stop = (spans[key].to_numpy()[order] for key in ("start_ns", "end_ns"))
+    reach = np.maximum.accumulate(stop)
+    fresh = np.concatenate([start[:1], np.maximum(start[1:], reach[:-1])])
+    lasted = np.maximum(stop - fresh, 0)
+    before = np.cumsum(lasted) - lasted
+
+    def up_to(times: Int) -> Int:
+        at = np.maximum(np.searchsorted(fresh, times, "right") - 1, 0)
+        return np.asarray(before[at] + np.clip(times - fresh[at], 0, lasted[at]), np.int64)
+
+    return up_to(end) - up_to(begin)
+
+
 def gaps_of(work: pd.DataFrame) -> pd.DataFrame:
     """Where one device had nothing to do: `start_ns`, `end_ns`, `ender` (row label of the event that ended
     the gap), and the four parts of `SPLIT` in ns. `work`: one device's events by start, all streams

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 
 from profiling.trace import devices, hostops, impossible
+from profiling.trace.clocks import Clocks, clocks_of
 from profiling.trace.columns import Builder, parse_events
 from profiling.trace.read import NOT_EVENT, metadata, pieces
 from profiling.trace.source import Source, open_source
@@ -40,7 +41,7 @@ class Trace:
     unknown_devices: dict[str, int] = field(default_factory=dict)
     """Events on rows that are a device's by their process or arguments, in no category that is read."""
 
-    @cached_property
+    @property
     def calls(self) -> pd.DataFrame:
         """Runtime and driver calls by start: `start_ns`, `end_ns`, `thread`, `correlation`, `name`, `kind`,
         `works`.
@@ -50,7 +51,7 @@ class Trace:
         """
         return self._linked[0]
 
-    @cached_property
+    @property
     def device_events(self) -> pd.DataFrame:
         """Device events by start: `start_ns`, `end_ns`, `device`, `stream`, `kind` (kernel, memcpy,
         memset), `name`, `correlation`, `graph` (id, -1: none), `call` (row in `calls`, -1: none in the file),
@@ -82,6 +83,23 @@ class Trace:
     def host_waits(self) -> pd.DataFrame:
         """Calls in which the host waits for the device: rows of `calls` with `hidden` (a blocking copy)."""
         return devices.host_waits_of(self.calls, self.device_events)
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """What may be added to the device's times in the file."""
+        return clocks_of(self.calls, self.device_events)
+
+    def moved(self, ns: int) -> Trace:
+        """The same trace with `ns` added to every time of the device."""
+        if not ns:
+            return self
+        calls, work, bad = self._linked
+        times = {key: work[key] + ns for key in ("start_ns", "end_ns")}
+        moved = replace(self)
+        # What is cached stays, but for the tables that hold the device's times.
+        moved.__dict__.update(self.__dict__, _linked=(calls, work.assign(**times), bad), clocks=self.clocks)
+        moved.__dict__.pop("host_waits", None)
+        return moved
 
     def in_categories(self, categories: frozenset[str]) -> pd.DataFrame:
         """Events of some categories, in file order."""

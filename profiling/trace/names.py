@@ -76,6 +76,7 @@ LAUNCH_KINDS = ("kernel", "graph", "memcpy", "memset")
 WHOLE_DEVICE_SYNC = re.compile(
     r"(?:cuda|hip)DeviceSynchronize|cuCtxSynchronize|hipCtxSynchronize|cudaThreadSynchronize"
 )
+STREAM_SYNC = re.compile(r"(?:cuda|cu|hip)StreamSynchronize|(?:ur|pi)QueueFinish")
 TO_HOST_COPY = re.compile(r".*(?:DtoH|Device -> (?:Host|Pageable|Pinned)|D2H)", re.IGNORECASE)
 
 PROFILER_STEP = re.compile(r"ProfilerStep\s*#\s*\d+$")

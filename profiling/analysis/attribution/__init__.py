@@ -28,14 +28,15 @@ class Attribution:
     `parts`: one row per step, device and part with `ns` (exact) and `us`; device parts as in
     `device.PARTS`, host parts as in `cpu.PARTS`. `intervals`: per step and device `start_ns`, `end_ns`; the
     parts sum to it. `counts`: per step `kernels` (its own device events of that kind), `launches`,
-    `graph_launches`, `host_ops`, `syncs` (blocking copies too). `waits`: every wait of a device, see
-    `device.waits`, with `step` and `device`.
+    `graph_launches`, `host_ops`, `syncs` (blocking copies too). `waits`: every wait of a device in a step,
+    see `device.waits`, with `step` and `device`; `between`: those from its end to the next one's interval.
     """
 
     parts: pd.DataFrame
     intervals: pd.DataFrame
     counts: pd.DataFrame
     waits: pd.DataFrame = field(default_factory=pd.DataFrame)
+    between: pd.DataFrame = field(default_factory=pd.DataFrame)
 
     def parts_us(self, step: int, of: str) -> dict[str, float]:
         """Parts of one step (its row number) on one device, in us."""
@@ -63,42 +64,39 @@ def attribute(trace: Trace, steps: Steps) -> Attribution:
     step marks.
     """
     work = trace.device_events
-    if len(work):
-        parts, spans, waited = _on_devices(work, steps)
-    else:
-        parts, spans = _on_host(trace, steps)
-        waited = pd.DataFrame()
-    table = pd.DataFrame(parts, columns=["step", "device", "part", "ns"])
-    table["us"] = table["ns"] / 1000
-    intervals = pd.DataFrame(spans, columns=["step", "device", "start_ns", "end_ns"])
-    return Attribution(table, intervals, _counts(trace, steps), waited)
+    tables = _on_devices(work, steps) if len(work) else _on_host(trace, steps)
+    parts = tables.pop("parts")
+    return Attribution(parts.assign(us=parts["ns"] / 1000), counts=_counts(trace, steps), **tables)
 
 
-def _on_devices(work: pd.DataFrame, steps: Steps) -> tuple[list[object], list[object], pd.DataFrame]:
-    parts: list[object] = []
-    spans: list[object] = []
-    waited = []
-    for name, every_column in by_device(work).items():
-        events = every_column[["start_ns", "end_ns", "call_start_ns", "call_end_ns"]]
-        reach = np.maximum.accumulate(events["end_ns"].to_numpy())
-        for step, (start, end) in enumerate(device.intervals(events, steps)):
-            busy, rows = device.waits(events, reach, start, end)
-            parts += [(step, name, part, ns) for part, ns in device.parts_ns(busy, rows).items()]
-            spans.append((step, name, start, end))
-            waited.append(rows.assign(step=step, device=name))
-    return parts, spans, pd.concat(waited, ignore_index=True) if waited else pd.DataFrame()
+def _on_devices(work: pd.DataFrame, steps: Steps) -> dict[str, pd.DataFrame]:
+    tables: dict[str, list[pd.DataFrame]] = {name: [] for name in ("parts", "intervals", "waits", "between")}
+    step = np.arange(len(steps))
+    for name, events in by_device(work).items():
+        begin, end = device.intervals(events, steps).T
+        waits = device.waits(events, begin, end)
+        parts = {"part": list(device.PARTS) * len(step), "ns": device.parts_ns(waits, begin, end).ravel()}
+        between = device.waits(events, end[:-1], begin[1:])
+        tables["parts"].append(pd.DataFrame({"step": step.repeat(len(device.PARTS)), "device": name} | parts))
+        spans = {"step": step, "device": name, "start_ns": begin, "end_ns": end}
+        tables["intervals"].append(pd.DataFrame(spans))
+        tables["waits"].append(waits.rename(columns={"span": "step"}).assign(device=name))
+        tables["between"].append(between.rename(columns={"span": "step"}).assign(device=name))
+    return {name: pd.concat(of_devices, ignore_index=True) for name, of_devices in tables.items()}
 
 
-def _on_host(trace: Trace, steps: Steps) -> tuple[list[object], list[object]]:
-    parts: list[object] = []
-    spans: list[object] = []
+def _on_host(trace: Trace, steps: Steps) -> dict[str, pd.DataFrame]:
+    parts, spans = [], []
     ops = trace.host_ops
     by_thread = {thread: ops[ops["thread"] == thread] for thread in ops["thread"].unique().tolist()}
     for step, (start, end, thread) in enumerate(steps.windows()):
         divided = cpu.parts_ns(by_thread.get(thread), start, end)
         parts += [(step, HOST, part, ns) for part, ns in divided.items()]
         spans.append((step, HOST, start, end))
-    return parts, spans
+    return {
+        "parts": pd.DataFrame(parts, columns=["step", "device", "part", "ns"]),
+        "intervals": pd.DataFrame(spans, columns=["step", "device", "start_ns", "end_ns"]),
+    }
 
 
 def _counts(trace: Trace, steps: Steps) -> pd.DataFrame:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from profiling.analysis.attribution import device
-from profiling.analysis.attribution.checks import LONG_WAIT_NS, clock_skew_ns, under_capture
+from profiling.analysis.attribution.checks import LONG_WAIT_NS, under_capture
 from profiling.trace import Steps, Trace
 from profiling.trace.names import OVERHEAD_CATEGORIES
 
@@ -32,10 +32,10 @@ def cautions(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
     silent = calls[calls["kind"].isin(["memcpy", "memset"]) & (calls["works"] == 0) & ~under_capture(calls)]
     if len(silent) and len(work):
         notes.append(f"{len(silent)} copy or fill calls have no device event")
-    skew = clock_skew_ns(trace)
+    skew = trace.clocks.nearest_ns
     if skew:
-        finest = f"{skew / 1000:.1f} us"
-        notes.append(f"host and device clocks disagree by at least {finest}: the split is no finer")
+        apart, moved = f"{abs(skew) / 1000:.1f} us", "later" if skew > 0 else "earlier"
+        notes.append(f"host and device clocks disagree by at least {apart}: the device is read {moved} by it")
     hidden = int(trace.host_waits["hidden"].sum())
     if hidden:
         notes.append(f"{hidden} copies to the host block like a sync")

@@ -9,8 +9,6 @@ import pandas as pd
 
 from profiling.analysis.attribution import device
 from profiling.trace import Steps, Trace
-from profiling.trace.devices import NONE, matching
-from profiling.trace.names import WHOLE_DEVICE_SYNC
 
 if TYPE_CHECKING:
     from profiling.analysis.attribution import Attribution
@@ -23,6 +21,7 @@ MISSING_WORK_SHARE = 0.25
 REPEATED = 3
 """A smaller number of events that comes this often is no loss, which strikes at random."""
 LONG_WAIT_NS = 100_000
+DRIFT_NS = 10_000
 SKEW_NS = 50_000
 SKEW_SHARE = 0.05
 
@@ -38,17 +37,13 @@ def integrity(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]
             else []
         )
     found = [
+        _clocks(trace, attribution),
         _impossible(trace),
         _lost_launches(trace, steps),
         _graph_under_recorded(trace, steps),
         _steps_with_fewer_kernels(trace, steps, attribution),
     ]
     found += [_unlinked_inside(work), _missing_work(attribution)]
-    skew = clock_skew_ns(trace)
-    spans = attribution.intervals
-    step_ns = float((spans["end_ns"] - spans["start_ns"]).mean()) if len(spans) else 0.0
-    if skew > max(SKEW_NS, SKEW_SHARE * step_ns):
-        found.append(f"host and device clocks disagree by at least {skew / 1000:.1f} us")
     return [problem for problem in found if problem]
 
 
@@ -179,22 +174,12 @@ def _missing_work(attribution: Attribution) -> str | None:
     )
 
 
-def clock_skew_ns(trace: Trace) -> int:
-    """By how much the two clocks disagree at least: work before its launch, or a device sync that ends
-    before the work.
-    """
-    work = trace.device_events
-    linked = work[work["call"] >= 0]
-    skew = int((linked["call_start_ns"] - linked["start_ns"]).max()) if len(linked) else 0
-    syncs = trace.calls[matching(trace.calls["name"], WHOLE_DEVICE_SYNC)]
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    call_ends, ids = work["call_end_ns"].to_numpy(), work["correlation"].to_numpy()
-    columns = (syncs[key].tolist() for key in ("start_ns", "end_ns", "correlation"))
-    for sync_start, sync_end, sync_id in zip(*columns, strict=True):
-        behind = int(np.searchsorted(starts, sync_end))
-        near = slice(max(0, behind - 64), behind)
-        launched = (call_ends[near] != NONE) & (call_ends[near] <= sync_start)
-        launched |= (call_ends[near] == NONE) & (ids[near] >= 0) & (ids[near] < sync_id)
-        outlived = ends[near][launched] - sync_end
-        skew = max(skew, int(outlived.max(initial=0)))
-    return max(skew, 0)
+def _clocks(trace: Trace, attribution: Attribution) -> str | None:
+    drift, skew = trace.clocks.drift_ns, abs(trace.clocks.nearest_ns)
+    if drift > DRIFT_NS:
+        return f"host and device clocks run apart by at least {drift / 1000:.1f} us within the trace"
+    spans = attribution.intervals
+    step_ns = float((spans["end_ns"] - spans["start_ns"]).mean()) if len(spans) else 0.0
+    if skew > max(SKEW_NS, SKEW_SHARE * step_ns):
+        return f"host and device clocks disagree by at least {skew / 1000:.1f} us"
+    return None

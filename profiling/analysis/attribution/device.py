@@ -14,10 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profiling.trace.devices import NONE, SPLIT, split_ns, union_ns
+from profiling.trace.devices import NONE, SPLIT, split_ns
 from profiling.trace.marks import Steps
 
 Int = npt.NDArray[np.int64]
+NEVER = np.iinfo(np.int64).max
 PARTS = ("busy", "gap_before_call", "gap_during_call", "gap_after_call", "gap_unknown", "lead_in", "tail")
 
 
@@ -32,8 +33,8 @@ def owners_of(times: Int, steps: Steps) -> Int:
     return np.where(inside_any(times, steps), step, -1)
 
 
-def intervals(work: pd.DataFrame, steps: Steps) -> list[tuple[int, int]]:
-    """Per step (start, end) in ns on one device; `work`: that device's events by start."""
+def intervals(work: pd.DataFrame, steps: Steps) -> Int:
+    """Per step start and end [n, 2] in ns on one device; `work`: that device's events by start."""
     start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     called = work["call_start_ns"].to_numpy()
     owner = owners(work, steps)
@@ -59,55 +60,56 @@ def intervals(work: pd.DataFrame, steps: Steps) -> list[tuple[int, int]]:
             begin = max(begin, int(unlinked_reach[ahead - 1]))
         last_own = int(end[own].max()) if len(own) else int(window_end)
         out.append((begin, max(begin, int(window_end), last_own)))
+    return np.array(out, np.int64).reshape(-1, 2)
+
+
+def waits(work: pd.DataFrame, begin: Int, end: Int) -> pd.DataFrame:
+    """All waits of a device in the spans [begin, end) [n], which are disjoint and in order.
+
+    `span` (its number), `where` (lead_in, gap, tail, empty), `start_ns`, `end_ns`, `ender` (row label of the
+    device event that ended it, -1: none), and the parts of `SPLIT`. What ends a tail, or a span in which the
+    device did nothing, runs behind it.
+    `work`: the device's events by start.
+    """
+    start, reach = work["start_ns"].to_numpy(), np.maximum.accumulate(work["end_ns"].to_numpy())
+    at = np.flatnonzero(start[1:] > reach[:-1]) + 1
+    idle_start = np.concatenate([[NONE], reach[at - 1], reach[-1:]])
+    idle_end = np.concatenate([start[:1], start[at], [NEVER]])
+    ended_by = np.concatenate([[0], at, [-1]])
+    first = np.searchsorted(idle_end, begin, "right")
+    count = np.maximum(np.searchsorted(idle_start, end, "left") - first, 0)
+    span = np.repeat(np.arange(len(begin)), count)
+    idle = np.arange(len(span)) - np.repeat(np.cumsum(count) - count, count) + first[span]
+    s, e = np.maximum(idle_start[idle], begin[span]), np.minimum(idle_end[idle], end[span])
+    at_begin, at_end = s == begin[span], e == end[span]
+    where = np.select([at_begin & at_end, at_end, at_begin], ["empty", "tail", "lead_in"], "gap")
+    position = ended_by[idle]
+    ended = position >= 0
+    columns: dict[str, Any] = {"span": span, "where": where.astype(object), "start_ns": s, "end_ns": e}
+    columns["ender"] = np.where(ended, work.index.to_numpy()[position], -1)
+    call_start, call_end = (
+        np.where(ended, work[key].to_numpy()[position], NONE) for key in ("call_start_ns", "call_end_ns")
+    )
+    rows: pd.DataFrame = pd.DataFrame(columns | split_ns(s, e, call_start, call_end))[e > s]
+    return rows.reset_index(drop=True)
+
+
+def parts_ns(waited: pd.DataFrame, begin: Int, end: Int) -> Int:
+    """The spans' parts [n, len(PARTS)]. A step in which the device did nothing has one gap that no launch
+    ended: unknown.
+    """
+    out = np.zeros((len(begin), len(PARTS)), np.int64)
+    span, where = waited["span"].to_numpy(), waited["where"].to_numpy()
+    lasted = (waited["end_ns"] - waited["start_ns"]).to_numpy()
+    out[:, 0] = end - begin
+    np.subtract.at(out[:, 0], span, lasted)
+    gaps = where == "gap"
+    for part in SPLIT:
+        np.add.at(out[:, PARTS.index(f"gap_{part}")], span[gaps], waited[part].to_numpy()[gaps])
+    for kind, part in (("lead_in", "lead_in"), ("tail", "tail"), ("empty", "gap_unknown")):
+        rows = where == kind
+        np.add.at(out[:, PARTS.index(part)], span[rows], lasted[rows])
     return out
-
-
-def waits(work: pd.DataFrame, reach: Int, begin: int, end: int) -> tuple[int, pd.DataFrame]:
-    """Busy ns in [begin, end) and the waits: `where` (lead_in, gap, tail, empty), `start_ns`, `end_ns`,
-    `ender` (row label of the device event that ended it, -1: none), and the parts of `SPLIT`. `reach`:
-    running maximum of `work`'s ends.
-    """
-    starts, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    first = int(np.searchsorted(reach, begin, "right"))
-    inside = slice(first, int(np.searchsorted(starts, end, "left")))
-    s, e = np.clip(starts[inside], begin, end), np.clip(ends[inside], begin, end)
-    kept = ends[inside] > begin
-    s, e = s[kept], e[kept]
-    rows = work.iloc[inside][kept]
-    if not len(s):
-        return 0, _frame(["empty"] if end > begin else [], [begin], [end], rows.iloc[:0])
-    covered = np.maximum.accumulate(e)
-    at = np.flatnonzero(s[1:] > covered[:-1]) + 1
-    wait_start, wait_end = covered[at - 1], s[at]
-    where, enders = ["gap"] * len(at), rows.iloc[at]
-    if s[0] > begin:
-        where, enders = ["lead_in", *where], pd.concat([rows.iloc[:1], enders])
-        wait_start, wait_end = np.append(begin, wait_start), np.append(s[0], wait_end)
-    if covered[-1] < end:
-        where = [*where, "tail"]
-        wait_start, wait_end = np.append(wait_start, covered[-1]), np.append(wait_end, end)
-    return union_ns(s, e), _frame(where, wait_start, wait_end, enders)
-
-
-def _frame(where: list[str], start: Any, end: Any, enders: pd.DataFrame) -> pd.DataFrame:
-    n = len(where)
-    begin, finish = np.asarray(start, np.int64)[:n], np.asarray(end, np.int64)[:n]
-    missing = n - len(enders)
-    call_start = np.append(enders["call_start_ns"].to_numpy(), np.full(missing, NONE))
-    call_end = np.append(enders["call_end_ns"].to_numpy(), np.full(missing, NONE))
-    columns: dict[str, Any] = {"where": np.array(where, dtype=object), "start_ns": begin, "end_ns": finish}
-    columns["ender"] = np.append(enders.index.to_numpy(), np.full(missing, -1)).astype(np.int64)
-    return pd.DataFrame(columns | split_ns(begin, finish, call_start, call_end))
-
-
-def parts_ns(busy: int, waited: pd.DataFrame) -> dict[str, int]:
-    """The interval's parts. A step in which the device did nothing has one gap that no launch ended:
-    unknown.
-    """
-    lasted = waited["end_ns"] - waited["start_ns"]
-    gaps = waited[waited["where"].isin(["gap", "empty"])]
-    out = {"busy": busy} | {f"gap_{part}": int(gaps[part].sum()) for part in SPLIT}
-    return out | {part: int(lasted[waited["where"] == part].sum()) for part in ("lead_in", "tail")}
 
 
 def inside(times: Int, steps: Steps) -> Int:

@@ -1,0 +1,144 @@
+"""Verdicts on the traces that people have: odd steps, two phases, pauses, the profiler's own work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from profiling.analysis.explain import Explanation, explain
+from profiling.analysis.kinds import kinds, phase
+from tests.synthetic_trace import Synthetic, eager
+
+
+def loop(made: Synthetic, at: int, launches: int, host_ns: int, kernel_ns: int, pause_ns: int = 0) -> int:
+    """One step; returns its end. The device takes work in order; `pause_ns` in the middle of the host."""
+    free = 0
+    for k in range(launches):
+        at += host_ns + (pause_ns if k == launches // 2 else 0)
+        start = max(at + 4_000 + 1_000, free)
+        free = start + kernel_ns
+        made.launch((at, at + 4_000), (start, free), name=f"k{k}")
+        at += 4_000
+    end = max(free, at) + 3_000
+    made.call("cudaStreamSynchronize", at + 500, end)
+    return end + 1_000
+
+
+def read(made: Synthetic, folder: Path) -> Explanation:
+    return explain(made.write(folder / "t.json"))
+
+
+@given(odd=st.sets(st.integers(0, 19), min_size=1, max_size=3), pause_ms=st.integers(3, 200))
+@settings(max_examples=15, deadline=None)
+def test_odd_steps_are_named_and_change_nothing(tmp_path_factory, odd, pause_ms) -> None:
+    """A compile in step 0, a garbage collection in one of 20."""
+    made = Synthetic()
+    at = 0
+    for step in range(20):
+        end = loop(made, at, 40, 12_000, 3_000, pause_ms * 1_000_000 if step in odd else 0)
+        made.step(at, end - 1_000, f"ProfilerStep#{step}")
+        at = end
+    found = read(made, tmp_path_factory.mktemp("t"))
+    assert found.reading.label == "launch-bound", found.reading.rule
+    assert any(f"{len(odd)} of 20 steps are outliers" in note for note in found.warnings)
+
+
+@pytest.mark.parametrize(
+    ("prefill", "decode"),
+    [
+        ("execute_context_1(4096)_generation_0(0)", "execute_context_0(0)_generation_8(8)"),
+        ("step[EXTEND bs=1]", "step[DECODE bs=8]"),
+        (
+            "[Executor] _forward_step 1: 1 ctx reqs, 0 gen reqs",
+            "[Executor] _forward_step 2: 0 ctx reqs, 8 gen",
+        ),
+    ],
+)
+def test_prefill_and_decode_are_read_apart(tmp_path, prefill, decode) -> None:
+    made = Synthetic()
+    at = 0
+    for step in range(8):
+        end = loop(made, at, 50, 5_000, 1_000_000) if step == 0 else loop(made, at, 50, 12_000, 3_000)
+        made.step(at, end - 1_000, decode if step else prefill)
+        at = end
+    found = read(made, tmp_path)
+    assert found.reading.label == "launch-bound", found.reading.rule
+    assert any("1 prefill steps" in n and "apart from decode: device-bound" in n for n in found.warnings)
+
+
+def test_phases_and_batch_sizes_by_name() -> None:
+    import pandas as pd
+
+    assert phase("execute_context_2(64)_generation_3(3)") == "prefill and decode"
+    assert phase("execute_new_0_cached_32") == "decode"
+    assert phase("ProfilerStep#3") == ""
+    names = pd.Series(["step[DECODE bs=64]"] * 3 + ["step[DECODE bs=32]"] * 3)
+    assert kinds(names).tolist() == ["decode of 64"] * 3 + ["decode of 32"] * 3
+    assert set(kinds(names.iloc[:4])) == {"decode"}, "one step of a batch size is not read apart"
+
+
+@given(host_us=st.integers(10, 60), kernel_us=st.integers(1, 3), count=st.integers(12, 300))
+@settings(max_examples=20, deadline=None)
+def test_a_loop_of_one_kernel_is_launch_bound(tmp_path_factory, host_us, kernel_us, count) -> None:
+    """The first loop that everybody tries: `for _ in range(300): torch.add(a, b)`."""
+    made = Synthetic()
+    loop(made, 0, count, host_us * 1_000, kernel_us * 1_000)
+    assert read(made, tmp_path_factory.mktemp("t")).reading.label == "launch-bound"
+
+
+@pytest.mark.parametrize("flushes", [1, 3])
+def test_what_the_profiler_takes_is_taken_off(tmp_path, flushes) -> None:
+    made = Synthetic()
+    at = 0
+    for step in range(5):
+        begin = at
+        for part in range(4):
+            at = loop(made, at, 20, 4_000, 40_000)
+            if part < flushes:
+                made.event("overhead", "Activity Buffer Request", at, at + 3_000_000)
+                at += 3_000_000
+        made.step(begin, at - 1_000, f"ProfilerStep#{step}")
+    found = read(made, tmp_path)
+    assert found.reading.label == "device-bound", found.reading.rule
+    assert any("the profiler itself took" in note for note in found.warnings)
+
+
+@pytest.mark.parametrize("pause_us", [200, 400, 2_000])
+@pytest.mark.parametrize("marked", [True, False])
+def test_pauses_before_a_replay_are_the_hosts(tmp_path, pause_us, marked) -> None:
+    made = Synthetic()
+    at = 0
+    for step in range(20):
+        call = at + pause_us * 1_000
+        nodes = [(call + 10_000 + 1_000 * k, call + 11_000 + 1_000 * k) for k in range(20)]
+        made.graph((call, call + 8_000), nodes)
+        made.call("cudaStreamSynchronize", call + 9_000, nodes[-1][1] + 3_000)
+        if marked:
+            made.step(at, nodes[-1][1] + 3_500, f"ProfilerStep#{step}")
+        at = nodes[-1][1] + 4_000
+    found = read(made, tmp_path)
+    assert len(found.steps) == 20
+    assert found.reading.label == "host-bound outside launches", found.reading.rule
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+def test_one_launch_of_two_milliseconds_is_not_too_small(tmp_path, steps) -> None:
+    made = Synthetic()
+    for at in range(0, steps * 2_100_000, 2_100_000):
+        made.launch((at + 10_000, at + 20_000), (at + 22_000, at + 2_022_000), name="decode_step")
+        copy = made.call("cudaMemcpyAsync", at + 21_000, at + 2_030_000)
+        made.work(copy, at + 2_023_000, at + 2_025_000, "Memcpy DtoH (Device -> Pageable)", "gpu_memcpy")
+        made.step(at, at + 2_090_000, f"ProfilerStep#{at // 2_100_000}")
+    assert read(made, tmp_path).reading.label == "device-bound"
+
+
+def test_steps_without_device_work_are_counted(tmp_path) -> None:
+    made = eager(steps=3)
+    for step in range(9):
+        made.step(5_000_000 + step * 100_000, 5_090_000 + step * 100_000, f"ProfilerStep#{10 + step}")
+    found = read(made, tmp_path)
+    assert found.reading.label == "launch-bound", found.reading.rule
+    assert any("9 of 12 steps launch nothing" in note for note in found.warnings)
