@@ -289,7 +289,7 @@ def test_one_compiled_step_per_bucket(tiny: GPT) -> None:
     assert len(tape.executor.log) == 2
 
 
-@pytest.mark.parametrize("name", ["cudagraph", "compile-cudagraph", "triton"])
+@pytest.mark.parametrize("name", ["cudagraph", "compile-cudagraph", "triton", "onelaunch-graph"])
 def test_a_graph_rung_differs_from_its_parent_in_one_slot(name: str) -> None:
     """CASES 19: the two arms of a comparison differ in one thing only."""
     rung = ladder()[name]
@@ -302,6 +302,25 @@ def test_compile_does_not_pretend_to_use_graphs() -> None:
     compiled, graphed = COMPILED.build(), COMPILED_GRAPH.build()
     assert isinstance(compiled, Compiled) and not any("cudagraph" in option for option in compiled.options)
     assert isinstance(graphed, Graphed) and isinstance(graphed.inner, Compiled)
+
+
+def test_compiled_steps_are_tuned_as_products_of_a_vector_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without this setting torch.compile loses to hand-written kernels on a GPU by its defaults alone."""
+    asked: dict[str, object] = {}
+
+    def compile_(step: Any, *, options: dict[str, object], **others: object) -> Any:
+        known = torch._inductor.config
+        assert all(hasattr(known, name.split(".")[0]) for name in options)
+        asked.update(options)
+        return step
+
+    class Stepper:
+        def step(self, token: Tensor) -> Tensor:
+            return token
+
+    monkeypatch.setattr(torch, "compile", compile_)
+    Compiled(cpp_wrapper=True).build(Stepper().step, torch.zeros(1, 1), lambda: None)
+    assert asked["coordinate_descent_tuning"] is True and asked["cpp_wrapper"] is True
 
 
 def test_a_graph_over_a_growing_cache_is_refused_when_built() -> None:

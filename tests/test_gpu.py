@@ -17,7 +17,15 @@ pytestmark = pytest.mark.gpu
 
 PROMPT = torch.tensor([[5, 3, 9, 2]])
 GRAPHED = ["cudagraph", "triton"]
-RUNGS = [*GRAPHED, "onelaunch", "triton-bf16", "triton-int8", "onelaunch-bf16", "onelaunch-int8"]
+RUNGS = [
+    *GRAPHED,
+    "onelaunch",
+    "onelaunch-graph",
+    "triton-bf16",
+    "triton-int8",
+    "onelaunch-bf16",
+    "onelaunch-int8",
+]
 
 
 def on_cuda(model: GPT) -> GPT:
@@ -32,7 +40,7 @@ def test_the_gate_passes_on_odd_models(model: GPT, name: str) -> None:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16])
-@pytest.mark.parametrize("name", [*GRAPHED, "onelaunch"])
+@pytest.mark.parametrize("name", [*GRAPHED, "onelaunch", "onelaunch-graph"])
 def test_replays_equal_eager_across_prefills_and_buckets(tiny: GPT, name: str, batch: int) -> None:
     """CASES 15 and 16: the buffers decide, and nothing recycles them."""
     there = on_cuda(tiny)

@@ -98,6 +98,7 @@ def _on_kernels(sdpa: Variant, cudagraph: Variant) -> list[Variant]:
         triton,
         *_less_precise(triton, {"triton-bf16": BFLOAT16, "triton-int8": INT8}),
         onelaunch,
+        onelaunch.then("onelaunch-graph", "what starting the one kernel costs the host", executor=GRAPH),
         onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
         *_less_precise(
             onelaunch,

@@ -14,6 +14,9 @@ from variants.executors.executor import TRIAL_STEPS, CompiledStep, Step, WarmUp
 
 # A trace shows generated C++ kernels only if they were built with marks; so the code that is timed has them.
 MARKED = {"cpp.enable_kernel_profile": True}
+# On a GPU a matrix-vector product reaches the memory's bandwidth only with blocks that are searched for
+# (torch/_inductor/decomposition.py says so of its own); without it the hand-written ones win by default.
+TUNED = {"coordinate_descent_tuning": True}
 
 
 class Compiled:
@@ -25,9 +28,8 @@ class Compiled:
 
     def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
         start = time.perf_counter()
-        compiled = torch.compile(
-            _with_own_code(step), fullgraph=True, dynamic=False, options=MARKED | self.options
-        )
+        options = MARKED | TUNED | self.options
+        compiled = torch.compile(_with_own_code(step), fullgraph=True, dynamic=False, options=options)
         for _ in range(TRIAL_STEPS):
             compiled(token)
             restore()
