@@ -1,148 +1,82 @@
 """Does everything that only a GPU can tell hold on this one, and is the 5 ms floor launch overhead here?
 
-Ten minutes, one command: tests marked `gpu`, the floor study (gate, times, traces, prediction against the
-measured replay) in float32 and bfloat16, and the bandwidth that each Triton kernel reaches. Every part runs
-in a process of its own under a time limit; one that fails is named and the others go on. Writes one folder
-with the parts' output, their run folders and gpu-check.json. Exit code 1 if a part failed.
+Eight minutes, one command: the floor study (gate, times, traces, prediction against the measured replay) in
+float32 and bfloat16, tests marked `gpu`, and what each Triton kernel reaches. Every part runs in a process of
+its own under a time limit, PyTorch's own kernels first: a kernel that breaks the device's context costs its
+part. Results, report and verdict are written after each part; folder and archive (below 16 MB) hold what
+the parts said and their run folders. Exit code 1 if a part failed.
 """
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from experiments.shared import cli
-from profiling.results.folder import write_atomically
+from experiments.shared.parts import Part, Result, archive, run_all
 from profiling.results.record.page import Page, Section, Sentence, Table
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
-BUDGET_S = 600
+BUDGET_S = 480
 REHEARSAL_SLOWER = 4  # a CPU that others use may take this many times a part's limit
 EXAMPLES = ("", "--budget 300", "--rehearse")
-LONGEST_REASON = 200  # characters; the whole output is in the part's log
 REPLAY_WITHIN = 0.15  # the goal of the prediction
-WHY_NOT_STARTED = "not started: the budget was spent"
-
-
-@dataclass(frozen=True)
-class Part:
-    """One process. Its last line of stdout is JSON where `parsed`."""
-
-    name: str
-    command: tuple[str, ...]
-    limit_s: float
-    parsed: bool = True
-
-
-@dataclass
-class Result:
-    """`status`: passed, failed, timed out, not started. `reason`: the last thing that a failed part said."""
-
-    name: str
-    status: str
-    seconds: float
-    reason: str = ""
-    found: dict[str, Any] = field(default_factory=dict)
+RUNGS = ("cudagraph,compile-cudagraph,compile", "triton", "onelaunch,onelaunch-graph")
+SAFE = "not (triton or launch)"  # tests whose kernels are PyTorch's own
 
 
 def parts(rehearse: bool, out: Path) -> list[Part]:
-    """What is run, most important first. A rehearsal runs the same parts small and on the CPU."""
+    """What is run: first what launches PyTorch's kernels alone, then each kernel that never ran on a device,
+    in a process of its own. A rehearsal runs the same parts small and on the CPU."""
     device, model = ("cpu", "tiny") if rehearse else ("cuda", "gpt2")
-    contexts = "5,40" if rehearse else "10,100,500,1000"
-    scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "20", "--steps", "10")
-    rungs = "tape" if rehearse else "cudagraph,compile-cudagraph,triton,onelaunch,compile"
+    contexts = "5,40" if rehearse else "10,100,1000"
+    scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "10", "--steps", "10")
+    safe, fused, one = ("tape", "boolmask", "onelaunch") if rehearse else RUNGS
     module = (sys.executable, "-m")
     common = ("--device", device, "--model", model)
 
-    def floor(precision: str, limit_s: float) -> Part:
-        options = ("--precision", precision, "--variant", rungs, "--context", contexts, *scale)
-        where = ("--out", str(out), "--json", "--quiet")
-        return Part(f"floor {precision}", (*module, "experiments.floor", *common, *options, *where), limit_s)
+    def tests(name: str, which: str, limit_s: float) -> Part:
+        command = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py", "-k", which)
+        return Part(name, command, limit_s, parsed=False)
+
+    def floor(name: str, precision: str, rungs: str, duel: str, limit_s: float) -> Part:
+        runs = out / f"{name} {precision}".replace(" ", "-")
+        options = ("--precision", precision, "--variant", rungs, "--context", contexts, "--max-time", duel)
+        where = ("--out", str(runs), "--json", "--quiet")
+        command = (*module, "experiments.floor", *common, *options, *scale, *where)
+        return Part(f"{name} {precision}", command, limit_s, runs=runs)
 
     def kernels(precision: str) -> Part:
         options = ("--precision", precision, "--context", "40" if rehearse else "500")
         steps = ("--steps", "1" if rehearse else "10")
-        return Part(
-            f"kernels {precision}", (*module, "profiling.measure.kernels", *common, *options, *steps), 90
-        )
+        command = (*module, "profiling.measure.kernels", *common, *options, *steps)
+        return Part(f"kernels {precision}", command, 45)
 
-    tests = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py")
     chosen = [
-        Part("tests", tests, 150, parsed=False),
-        floor("float32", 240),
-        floor("bfloat16", 180),
+        floor("floor", "float32", safe, "20s", 150),
+        floor("floor", "bfloat16", safe, "10s", 100),
+        tests("tests", SAFE, 60),
+        tests("tests of kernels", f"not ({SAFE})", 60),
+        floor("triton", "float32", fused, "5s", 60),
+        floor("onelaunch", "float32", one, "5s", 60),
         kernels("float32"),
+        floor("triton", "bfloat16", fused, "5s", 60),
+        floor("onelaunch", "bfloat16", one, "5s", 60),
         kernels("bfloat16"),
     ]
     return [replace(p, limit_s=p.limit_s * REHEARSAL_SLOWER) for p in chosen] if rehearse else chosen
 
 
-def run_part(part: Part, limit_s: float, log: Path, environment: dict[str, str]) -> Result:
-    """Run one part; never raises for what the part does."""
-    start = time.monotonic()
-    try:
-        done = subprocess.run(
-            part.command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=limit_s
-        )
-    except subprocess.TimeoutExpired as late:
-        log.write_bytes((late.stdout or b"") + (late.stderr or b""))
-        return Result(part.name, "timed out", time.monotonic() - start, f"after {limit_s:.0f} s")
-    except OSError as error:
-        return Result(part.name, "failed", time.monotonic() - start, str(error))
-    seconds = time.monotonic() - start
-    log.write_text(done.stdout + done.stderr, encoding="utf-8")
-    said = (done.stderr.strip() or done.stdout.strip() or "nothing").splitlines()[-1][:LONGEST_REASON]
-    if done.returncode:
-        return Result(part.name, "failed", seconds, f"exit code {done.returncode}: {said}")
-    if not part.parsed:
-        return Result(part.name, "passed", seconds)
-    try:
-        found = json.loads(done.stdout.splitlines()[-1])
-    except (ValueError, IndexError):
-        return Result(part.name, "failed", seconds, "no JSON on the last line")
-    return Result(part.name, "passed", seconds, found=found)
-
-
-def run_all(
-    chosen: Sequence[Part],
-    out: Path,
-    budget_s: float,
-    environment: dict[str, str],
-    say: Callable[[str], None],
-) -> list[Result]:
-    """Every part, within the budget; results are on disk after each."""
-    deadline, results = time.monotonic() + budget_s, []
-    for part in chosen:
-        left = deadline - time.monotonic()
-        say(f"{part.name} ...")
-        if left <= 1:
-            results.append(Result(part.name, "not started", 0.0, WHY_NOT_STARTED))
-        else:
-            log = out / f"{part.name.replace(' ', '-')}.log"
-            results.append(run_part(part, min(part.limit_s, left), log, environment))
-        say(f"{part.name}: {results[-1].status} {results[-1].reason}")
-        store(out, results)
-    return results
-
-
-def store(out: Path, results: Sequence[Result]) -> None:
-    content = json.dumps({"schema": 1, "parts": [asdict(result) for result in results]}, indent=1)
-    write_atomically(out / "gpu-check.json", content.encode())
-
-
 def verdict(results: Sequence[Result], rehearse: bool) -> str:
     """One line on the 5 ms floor, from the float32 study; and nothing without one."""
-    floor = next((r for r in results if r.name == "floor float32" and r.status == "passed"), None)
-    said = "INCONCLUSIVE: the float32 floor study did not finish"
+    floor = next((r for r in results if r.name == "floor float32" and r.found), None)
+    said = "INCONCLUSIVE: the float32 floor study left nothing"
     if floor is not None:
         said = f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
     return f"REHEARSAL, which says nothing about a GPU: {said}" if rehearse else said
@@ -160,7 +94,7 @@ def goals(found: dict[str, Any]) -> dict[str, float | None]:
     return {
         "cudagraph / eager": graph / eager if graph and eager else None,
         "triton / memory floor": value("triton", "ratio_to_memory_floor"),
-        "onelaunch / memory floor": value("onelaunch", "ratio_to_memory_floor"),
+        "onelaunch / memory floor": value("onelaunch-graph", "ratio_to_memory_floor"),
     }
 
 
@@ -182,12 +116,10 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     rows = []
     for result in results:
         detail = result.reason
-        if result.name.startswith("floor") and result.found:
-            known = {name: f"{number:.2f}" for name, number in goals(result.found).items() if number}
-            detail = (
-                ", ".join(f"{name} {number}" for name, number in known.items()) or result.found["verdict"]
-            )
-        if result.name.startswith("kernels") and result.found:
+        if "verdict" in result.found:
+            known = [f"{name} {number:.2f}" for name, number in goals(result.found).items() if number]
+            detail = "; ".join(filter(None, (detail, ", ".join(known) or result.found["verdict"])))
+        if "kernels" in result.found:
             rates = [(row["kernel"], row["gb_per_s"]) for row in result.found["kernels"]]
             detail = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in rates if rate is not None)
         rows.append((result.name, result.status, f"{result.seconds:.0f}", detail))
@@ -199,7 +131,11 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
 def main(argv: Sequence[str] | None = None) -> int:
     parser = cli.plain_parser("experiments.gpu_check", __doc__ or "", EXAMPLES)
     parser.add_argument("--rehearse", action="store_true", help="the same parts, small and on the CPU")
-    parser.add_argument("--budget", type=float, help="seconds for everything (default 600; rehearsing 2400)")
+    parser.add_argument(
+        "--budget",
+        type=float,
+        help=f"seconds for everything (default {BUDGET_S}; rehearsing {BUDGET_S * REHEARSAL_SLOWER})",
+    )
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder goes (default runs)")
     arguments = parser.parse_args(argv)
     if not arguments.rehearse:
@@ -211,15 +147,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     out.mkdir(parents=True)
     # interpreted kernels are for the rehearsal only; on a device they must compile
     environment = {**os.environ, "TRITON_INTERPRET": "1" if arguments.rehearse else "0"}
-    note = (lambda text: None) if arguments.quiet else (lambda text: print(text, file=sys.stderr))
     budget_s = arguments.budget or BUDGET_S * (REHEARSAL_SLOWER if arguments.rehearse else 1)
-    results = run_all(parts(arguments.rehearse, out.absolute()), out, budget_s, environment, note)
-    made = page(results, arguments.rehearse)
-    write(out, made)
-    show(cli.console(arguments), made, f"Report: {out / 'report.md'}, report.html")
+
+    def after(results: Sequence[Result]) -> None:
+        write(out, page(results, arguments.rehearse))
+        if not arguments.quiet:
+            print(f"{results[-1].name}: {results[-1].status} {results[-1].reason}", file=sys.stderr)
+
+    chosen = parts(arguments.rehearse, out.absolute())
+    results = run_all(chosen, out, ROOT, budget_s, environment, after)
+    packed, left_out = archive(out)
+    beside = f"; too large for it: {', '.join(left_out)}" if left_out else ""
+    where = f"Report: {out / 'report.md'}, report.html; all of it: {packed}{beside}"
+    show(cli.console(arguments), page(results, arguments.rehearse), where)
     if arguments.json:
         entries = [asdict(result) for result in results]
-        cli.print_json({"run": str(out), "parts": entries, "verdict": verdict(results, arguments.rehearse)})
+        cli.print_json(
+            {
+                "run": str(out),
+                "archive": str(packed),
+                "parts": entries,
+                "verdict": verdict(results, arguments.rehearse),
+            }
+        )
     return int(any(result.status != "passed" for result in results))
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
 
 from experiments import floor, gpu_check
-from experiments.gpu_check import Part, Result, goals, lines, parts, run_all, verdict
+from experiments.gpu_check import goals, lines, page, parts, verdict
 from experiments.shared import cli
+from experiments.shared.parts import GRACE_S, Part, Result, archive, run_all
+from tests.floor_run import GOLDEN
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -31,7 +34,11 @@ def test_a_part_that_fails_hangs_or_babbles_does_not_stop_the_others(tmp_path: P
         python("works", "print('noise'); print('{\"a\": 1}')"),
         python("says nothing", "", parsed=False),
     ]
-    results = run_all(chosen, tmp_path, 60, dict(os.environ), lambda text: None)
+    seen: list[int] = []
+    results = run_all(
+        chosen, tmp_path, tmp_path, 90, dict(os.environ), lambda so_far: seen.append(len(so_far))
+    )
+    assert seen == [1, 2, 3, 4, 5, 6, 7]
     assert {r.name: r.status for r in results} == {
         "raises": "failed",
         "hangs": "timed out",
@@ -53,22 +60,79 @@ def test_a_part_that_fails_hangs_or_babbles_does_not_stop_the_others(tmp_path: P
 
 def test_what_the_budget_does_not_reach_is_named(tmp_path: Path) -> None:
     chosen = [python("long", "import time; time.sleep(30)"), python("late", "print('{}')")]
-    results = run_all(chosen, tmp_path, 2, dict(os.environ), lambda text: None)
+    results = run_all(chosen, tmp_path, tmp_path, GRACE_S + 2, dict(os.environ), lambda so_far: None)
     assert [r.status for r in results] == ["timed out", "not started"]
+
+
+STORE = """
+import shutil, sys, time
+shutil.copytree({run!r}, {runs!r})
+{end}
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "status"),
+    [
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "failed"),  # an illegal access ends so
+        ("time.sleep(60)", "timed out"),
+        ("raise SystemExit(1)", "failed"),
+    ],
+)
+def test_a_part_that_dies_leaves_what_it_had_stored_and_the_safe_rungs_their_verdict(
+    end: str, status: str, tmp_path: Path
+) -> None:
+    runs = tmp_path / "onelaunch"
+    dying = STORE.format(run=str(GOLDEN), runs=str(runs / GOLDEN.name), end=end)
+    safe = python("floor float32", f"import json; print(json.dumps({FLOOR!r}))")
+    risky = Part("onelaunch float32", (sys.executable, "-c", dying), 8, runs=runs)
+    results = run_all([safe, risky], tmp_path, tmp_path, 90, dict(os.environ), lambda so_far: None)
+    assert [r.status for r in results] == ["passed", status]
+    assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
+    assert results[1].found["variants"]["cat"]["floor_ms"] > 0
+    shown = str(page(results, rehearse=False))
+    assert "**CONFIRMED" in shown and "Failed: onelaunch float32" in shown
+
+
+def test_the_archive_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("experiments.shared.parts.MAX_ARCHIVE_BYTES", 300)
+    folder = tmp_path / "check"
+    (folder / "traces").mkdir(parents=True)
+    for name, size in (("report.md", 100), ("run.json", 150), ("traces/big.gz", 200)):
+        (folder / name).write_bytes(os.urandom(size))
+    packed, left_out = archive(folder)
+    assert left_out == [str(Path("traces/big.gz"))]
+    with tarfile.open(packed) as tar:
+        assert sorted(tar.getnames()) == ["check/report.md", "check/run.json"]
 
 
 def test_the_parts_fit_the_budget_and_a_rehearsal_has_the_same() -> None:
     real, rehearsed = parts(False, Path("x")), parts(True, Path("x"))
     assert [p.name for p in real] == [p.name for p in rehearsed]
-    assert sum(p.limit_s for p in real[:3]) <= gpu_check.BUDGET_S, "the first three can never be crowded out"
-    assert all("cuda" in p.command for p in real[1:]) and all("cuda" not in p.command for p in rehearsed)
+    assert sum(p.limit_s for p in real[:4]) <= gpu_check.BUDGET_S - GRACE_S, "these can never be crowded out"
+    studies = [p for p in real if p.runs]
+    assert all("cuda" in p.command for p in studies) and len({p.runs for p in studies}) == len(studies)
+    assert not any("cuda" in p.command for p in rehearsed)
+
+
+def test_what_never_ran_on_a_device_runs_after_what_is_safe_and_in_a_process_of_its_own() -> None:
+    real = parts(False, Path("x"))
+    risky = [any(word in " ".join(part.command) for word in ("triton", "launch")) for part in real]
+    first = next(i for i, part in enumerate(real) if part.name == "tests of kernels")
+    assert not any(risky[:2]) and {part.name for part in real[:first]} == {
+        "floor float32",
+        "floor bfloat16",
+        "tests",
+    }
+    for part in real[first:]:
+        assert not ("triton" in part.command and "onelaunch" in " ".join(part.command))
 
 
 @pytest.mark.parametrize("rehearse", [False, True])
 def test_no_part_is_refused_for_its_flags(rehearse: bool) -> None:
     """What runs on a device must not be found out there: a floor study's contexts and steps fit its model."""
     floors = [part for part in parts(rehearse, Path("x")) if "experiments.floor" in part.command]
-    assert len(floors) == 2
+    assert len(floors) == 6
     for part in floors:
         arguments = floor.parser().parse_args(part.command[3:])
         assert set(cli.names(arguments.variant)) <= set(ladder(arguments.precision))
@@ -130,11 +194,12 @@ def test_without_a_device_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     assert gpu_check.main(["--rehearse", "--out", str(tmp_path), "--quiet"]) == 0
-    (folder,) = tmp_path.iterdir()
+    (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    assert (tmp_path / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())
-    assert [part["status"] for part in stored["parts"]] == ["passed"] * 5
-    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
-    rows = stored["parts"][3]["found"]["kernels"]
+    assert [part["status"] for part in stored["parts"]] == ["passed"] * 10
+    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][:2])
+    rows = next(part["found"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")
     launches = {"qkv": 2, "attend": 2, "residual": 4, "up": 2, "head": 1, "one_step": 1}  # of two layers
     assert {row["kernel"]: row["launches"] for row in rows} == launches
     assert all(row["step_us"] > 0 for row in rows)
