@@ -6,11 +6,13 @@ exactly the bytes that a step must read, over and over, in the same round as the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType
 
 from profiling.measure.clock import Clock, activities
 from profiling.results.record import Peaks
@@ -23,6 +25,7 @@ from variants.slots.pages import why_no_huge_pages
 LARGE_BYTES = 1 << 30  # several times any last-level cache
 MATMUL_SIZE = {"cpu": 1024, "cuda": 8192, "mps": 4096}
 SMALL_OPS = 200
+READS_IN_A_ROW = 10
 
 
 def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
@@ -31,13 +34,15 @@ def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     read_ms = _settled(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
     n = MATMUL_SIZE[device.type]
     a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    node_us, kernel_us = _graph_node_us(clock, device)
     return Peaks(
         read_gb_per_s=LARGE_BYTES / read_ms / 1e6,
         matmul_flop_per_s=2 * n**3 / _settled(clock, lambda: a @ b, 5) * 1e3,
         launch_us=_launch_us(clock, device),
-        graph_node_us=_graph_node_us(clock, device),
+        graph_node_us=node_us,
         tape_op_us=_tape_op_us(clock, device),
         profiler_event_us=_profiler_event_us(clock, device),
+        graph_kernel_us=kernel_us,
     )
 
 
@@ -53,17 +58,28 @@ def _launch_us(clock: Clock, device: torch.device) -> float:
     return min(clock.pipelined_ms(lambda: one.add_(1), SMALL_OPS) for _ in range(5)) * 1e3
 
 
-def _graph_node_us(clock: Clock, device: torch.device) -> float | None:
-    """One such op as a node of a CUDA graph."""
+def _graph_node_us(clock: Clock, device: torch.device) -> tuple[float | None, float | None]:
+    """(one such op as a node of a CUDA graph, what its kernel itself takes): the rest is the gap."""
     if device.type != "cuda":
-        return None
+        return None, None
     one = torch.zeros(1, device=device)
     graph = torch.cuda.CUDAGraph()
     one.add_(1)
     with torch.cuda.graph(graph):
         for _ in range(SMALL_OPS):
             one.add_(1)
-    return min(clock.pipelined_ms(graph.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
+    node_us = min(clock.pipelined_ms(graph.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
+    with torch.profiler.profile(activities=activities(device)) as profile:
+        graph.replay()
+        clock.sync()
+    return node_us, _kernel_us(profile.events())
+
+
+def _kernel_us(events: Iterable[Any]) -> float | None:
+    """Median duration of the device's events; None where the profiler saw none."""
+    on_device = (event for event in events if event.device_type == DeviceType.CUDA)
+    durations = [event.time_range.elapsed_us() for event in on_device]
+    return median(durations) if durations else None
 
 
 def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
@@ -108,7 +124,7 @@ class FloorReader:
         self.weights = list(weights) if ours else []
         self.reading: Callable[[list[Tensor]], Callable[[], object]]
         self.reading = PlainRead if ours else lambda parts: parts[0].sum
-        self.clock = Clock(device)
+        self.clock, self.device = Clock(device), device
         ones = torch.ones(1, device=device).expand(-(-self._beside(most_bytes) // 4))
         (self.buffer,) = on_huge_pages([ones]) if pages == "huge" else [ones.contiguous()]
 
@@ -120,7 +136,15 @@ class FloorReader:
         parts = [*self.weights, self.buffer[: self._beside(n_bytes) // 4]]
         read = self.reading(parts)
         self.clock.each_ms(read, warm_up)
-        return self.clock.each_ms(read, times)
+        return times_ms(self.clock, self.device, read, times)
+
+
+def times_ms(clock: Clock, device: torch.device, read: Callable[[], object], times: int) -> list[float]:
+    """`times` samples of one read. A GPU's are of several in a row: it reads a step's bytes in the time that
+    a sync and a launch from Python take, and the step that is held against them pays for one of each."""
+    if device.type != "cuda":
+        return clock.each_ms(read, times)
+    return [clock.pipelined_ms(read, READS_IN_A_ROW) for _ in range(times)]
 
 
 def page_sizes(device: torch.device) -> tuple[str, ...]:

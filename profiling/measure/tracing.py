@@ -70,7 +70,9 @@ def _phases(spans: list[Span]) -> dict[str, Phase]:
 
 
 def _replay_costs(peaks: Peaks) -> Costs:
-    """The replay's constants where this machine measured them."""
-    measured = {"tape_op_us": peaks.tape_op_us, "node_gap_us": peaks.graph_node_us}
+    """The replay's constants where this machine measured them. The kernels' own time is in busy already."""
+    node_us, kernel_us = peaks.graph_node_us, peaks.graph_kernel_us
+    gap_us = None if node_us is None or kernel_us is None else max(0.0, node_us - kernel_us)
+    measured = {"tape_op_us": peaks.tape_op_us, "node_gap_us": gap_us}
     known = {name: (value, value, value) for name, value in measured.items() if value is not None}
     return Costs(**known, measured=frozenset(known))

@@ -40,3 +40,4 @@ class Peaks(Part, frozen=True):
     graph_node_us: Positive | None
     tape_op_us: Positive | None
     profiler_event_us: Us | None = None  # what the profiler adds to one event
+    graph_kernel_us: Us | None = None  # of a graph node, what its kernel itself takes

@@ -1,0 +1,73 @@
+"""Constants of a device: what a graph's node adds beside its kernel, and reads that are not mostly syncs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch.autograd import DeviceType
+
+from profiling.analysis.predict import Costs
+from profiling.measure.clock import Clock
+from profiling.measure.peaks import _kernel_us, times_ms
+from profiling.measure.tracing import _replay_costs
+from profiling.results.record import Peaks
+
+
+def peaks(node_us: float | None, kernel_us: float | None) -> Peaks:
+    rates = {"read_gb_per_s": 600.0, "matmul_flop_per_s": 1e13, "launch_us": 4.0}
+    return Peaks(**rates, graph_node_us=node_us, tape_op_us=None, graph_kernel_us=kernel_us)
+
+
+@pytest.mark.parametrize(
+    ("node_us", "kernel_us", "gap_us"),
+    [
+        (2.3, 1.5, 0.8),
+        (1.4, 1.5, 0.0),  # of a profiler that stretches kernels
+        (2.3, None, None),  # nothing says which part of it is the kernel's
+        (None, None, None),
+    ],
+)
+def test_the_gap_of_a_node_does_not_hold_the_kernel_s_own_time(
+    node_us: float | None, kernel_us: float | None, gap_us: float | None
+) -> None:
+    """Its kernels are in the predicted replay's busy time already."""
+    costs = _replay_costs(peaks(node_us, kernel_us))
+    assert ("node_gap_us" in costs.measured) == (gap_us is not None)
+    expected = Costs().node_gap_us if gap_us is None else (gap_us,) * 3
+    assert costs.node_gap_us == pytest.approx(expected)
+
+
+def test_a_kernel_s_own_time_is_read_from_the_device_s_events() -> None:
+    def event(device: DeviceType, us: float) -> SimpleNamespace:
+        return SimpleNamespace(device_type=device, time_range=SimpleNamespace(elapsed_us=lambda: us))
+
+    on_host = [event(DeviceType.CPU, 99)] * 9
+    on_device = [event(DeviceType.CUDA, us) for us in (1.4, 1.5, 40)]
+    assert _kernel_us([*on_host, *on_device]) == 1.5
+    assert _kernel_us(on_host) is None
+
+
+class Stopwatch(Clock):
+    """Of a device where a sync costs 12 and a read 58."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+
+    def each_ms(self, action: Callable[[], object], times: int) -> list[float]:
+        return [self.pipelined_ms(action, 1) for _ in range(times)]
+
+    def pipelined_ms(self, action: Callable[[], object], times: int) -> float:
+        for _ in range(times):
+            action()
+            self.reads += 1
+        return 58 + 12 / times
+
+
+def test_the_memory_floor_of_a_gpu_is_not_mostly_syncs() -> None:
+    clock = Stopwatch()
+    assert times_ms(clock, torch.device("cpu"), lambda: None, 3) == [70] * 3
+    assert clock.reads == 3
+    assert times_ms(clock, torch.device("cuda"), lambda: None, 3) == pytest.approx([58] * 3, rel=0.05)
