@@ -1,4 +1,4 @@
-"""Constants of a device: what a graph's node adds beside its kernel, and reads that are not mostly syncs."""
+"""A device: what it is set to, what a graph's node adds to its kernel, reads that are not mostly syncs."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from torch.autograd import DeviceType
 
 from profiling.analysis.predict import Costs
 from profiling.measure.clock import Clock
+from profiling.measure.gpu import answers, gpu, smi
 from profiling.measure.peaks import _kernel_us, times_ms
 from profiling.measure.tracing import _replay_costs
 from profiling.results.record import Peaks
+from reports.sections.about import _gpu
 
 
 def peaks(node_us: float | None, kernel_us: float | None) -> Peaks:
@@ -71,3 +73,48 @@ def test_the_memory_floor_of_a_gpu_is_not_mostly_syncs() -> None:
     assert times_ms(clock, torch.device("cpu"), lambda: None, 3) == [70] * 3
     assert clock.reads == 3
     assert times_ms(clock, torch.device("cuda"), lambda: None, 3) == pytest.approx([58] * 3, rel=0.05)
+
+
+UUID = "1c5a1b2c"
+SMI = "GPU-1c5a1b2c, 580.65.06, 1980, 2619, 700.00, Disabled, Enabled"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (SMI, ["580.65.06", "1980", "2619", "700.00", "Disabled", "Enabled"]),
+        (f"GPU-other, 1, 1, 1, 1, Enabled, Enabled\n{SMI}\n", ["580.65.06", "1980"]),
+        (SMI.replace("1c5a1b2c", "hidden"), ["580.65.06"]),  # the only one, whatever it is called
+        ("GPU-a, 1, 1, 1, 1, E, E\nGPU-b, 2, 2, 2, 2, E, E", [None]),  # neither is ours
+        (SMI.replace("700.00", "[N/A]"), ["580.65.06", "1980", "2619", None]),
+        ("NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.", [None] * 6),
+        ("", [None] * 6),
+    ],
+)
+def test_what_the_driver_s_tool_does_not_say_of_this_device_is_unknown(
+    text: str, expected: list[str | None]
+) -> None:
+    assert answers(text, UUID)[: len(expected)] == expected
+
+
+def test_a_gpu_s_settings_are_recorded_and_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    properties = SimpleNamespace(
+        major=9, minor=0, multi_processor_count=132, L2_cache_size=60 << 20, uuid=UUID
+    )
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+    monkeypatch.setattr("profiling.measure.gpu.smi", lambda uuid: answers(SMI, uuid))
+    found = gpu(torch.device("cuda"))
+    assert found is not None and (found.capability, found.power_limit_w, found.mig) == (
+        "9.0",
+        700,
+        "Disabled",
+    )
+    assert "driver 580.65.06" in _gpu(found) and "power up to 700 W" in _gpu(found)
+    assert gpu(torch.device("cpu")) is None
+
+
+def test_without_the_driver_s_tool_nothing_is_known_and_nothing_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    assert smi(UUID) == [None] * 6

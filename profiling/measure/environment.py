@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from profiling.measure.gpu import gpu
 from profiling.results.record import Environment
 from variants.slots.pages import THP
 
@@ -31,6 +32,7 @@ def environment(device: torch.device) -> Environment:
         python=platform.python_version(),
         packages={name: _version(name) for name in PACKAGES},
         load_at_start=psutil.getloadavg()[0],
+        gpu=gpu(device),
     )
 
 

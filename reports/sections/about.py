@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling.results.record import Model
+from profiling.results.record import Gpu, Model
 from profiling.results.record.page import Bullets, Code, Section, Sentence, Table
 from reports.numbers import code, interval, joined, number
 from reports.study import Study
@@ -46,6 +46,7 @@ def environment(study: Study) -> Section | None:
         return None
     rows = [
         ["device", f"{e.device}: {e.device_name}"],
+        *([["GPU", _gpu(e.gpu)]] if e.gpu else []),
         ["processor", f"{e.cpu}, {e.cores} cores, {e.threads} threads, {e.simd}"],
         ["memory", f"{number(e.memory_bytes / 1e9)} GB, huge pages: {e.huge_pages or 'unknown'}"],
         ["system", f"{e.os}, Python {e.python}"],
@@ -65,6 +66,27 @@ def environment(study: Study) -> Section | None:
         ["started", f"{record.started}, finished {record.finished or 'never'}"],
     ]
     return Section("Environment", [Table(["what", "value"], rows, text_columns=2)])
+
+
+def _gpu(gpu: Gpu) -> str:
+    """What it is and was set to, as far as anybody said."""
+    cache = None if gpu.l2_bytes is None else f"L2 {number(gpu.l2_bytes / 1e6)} MB"
+    clocks = [
+        None if value is None else f"{what} up to {number(value)} {unit}"
+        for what, value, unit in (
+            ("multiprocessors", gpu.max_sm_mhz, "MHz"),
+            ("memory", gpu.max_memory_mhz, "MHz"),
+            ("power", gpu.power_limit_w, "W"),
+        )
+    ]
+    said = [
+        f"driver {gpu.driver or 'unknown'}, runtime {gpu.runtime or 'unknown'}, capability {gpu.capability}",
+        f"{gpu.multiprocessors} multiprocessors",
+        *(part for part in (cache, *clocks) if part),
+        f"MIG {gpu.mig or 'unknown'}, persistence mode {gpu.persistence or 'unknown'}",
+        f"TF32 products {'on' if gpu.matmul_tf32 else 'off'}, in cuDNN {'on' if gpu.cudnn_tf32 else 'off'}",
+    ]
+    return "; ".join(said)
 
 
 def _model(model: Model) -> str:

@@ -33,7 +33,7 @@ from profiling.results.record.samples import (
     PrefillSample,
     Sample,
 )
-from profiling.results.record.setting import Environment, Model, Peaks
+from profiling.results.record.setting import Environment, Gpu, Model, Peaks
 from profiling.results.record.timed import (
     Batch,
     BatchRecord,
@@ -113,6 +113,7 @@ __all__ = [
     "Generate",
     "GenerateRecord",
     "GenerationSample",
+    "Gpu",
     "GrowthRecord",
     "HeldBytes",
     "InjectedWait",

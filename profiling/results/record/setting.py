@@ -6,6 +6,23 @@ from profiling.results.record.part import Count, Part, Positive, Us
 from variants.config import GPTConfig
 
 
+class Gpu(Part, frozen=True):
+    """What a GPU is and was set to. None is what nobody said."""
+
+    runtime: str | None  # version of CUDA or HIP that torch was built for
+    driver: str | None
+    capability: str
+    multiprocessors: int
+    l2_bytes: Count | None
+    max_sm_mhz: float | None
+    max_memory_mhz: float | None
+    power_limit_w: float | None
+    mig: str | None  # whether it is a part of a device
+    persistence: str | None
+    matmul_tf32: bool  # whether float32 products may be of fewer bits
+    cudnn_tf32: bool
+
+
 class Environment(Part, frozen=True):
     """Machine and software: a number without them cannot be compared. None is what could not be seen."""
 
@@ -21,6 +38,7 @@ class Environment(Part, frozen=True):
     python: str
     packages: dict[str, str | None]
     load_at_start: float
+    gpu: Gpu | None = None
 
 
 class Model(Part, frozen=True):
