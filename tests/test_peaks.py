@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 
 from profiling.analysis.predict import Costs
 from profiling.measure.clock import Clock

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import DeviceType
+from torch._C._autograd import DeviceType
 
 from profiling.measure.clock import Clock, activities
 from profiling.results.record import Peaks
