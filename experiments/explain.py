@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _check(arguments)
     from profiling.analysis.compare import compare
-    from profiling.analysis.explain import Explanation, as_json, explain
+    from profiling.analysis.explain import Explanation, as_json, explain_ranks
     from profiling.analysis.timeline import median_step
     from profiling.trace.redact import redact
 
@@ -56,14 +56,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     drawn: list[Steps | None] = []
     compared: list[Explanation] = []
     for path, name in zip(paths, _names(paths), strict=True):  # one trace in memory, two to compare
-        found = explain(path, arguments.step, progress=_progress(arguments, path))
-        answer["files"].append(as_json(found, name, arguments.top))
+        found = explain_ranks(path, arguments.step, progress=_progress(arguments, path))
+        answer["files"] += [as_json(rank, name, arguments.top) for rank in found]
         if arguments.out:
-            drawn.append(median_step(found.trace, found.steps, found.attribution))
+            drawn += [median_step(rank.trace, rank.steps, rank.attribution) for rank in found]
         if arguments.against:
-            compared.append(found)
+            compared.append(found[0])
         if arguments.redact and path == arguments.files[0]:
-            redact(path, arguments.redact, frozenset(found.steps.table["name"]))
+            names = frozenset(str(name) for rank in found for name in rank.steps.table["name"])
+            redact(path, arguments.redact, names)
     if compared:
         answer["comparison"] = compare(*compared).as_json()
     from reports.explain import keep, page

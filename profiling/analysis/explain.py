@@ -15,6 +15,7 @@ from profiling.analysis.predict import Costs, Prediction, replay
 from profiling.analysis.reading import Reading, explained, main_device, unknown_rows
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
+from profiling.trace.ranks import ranks
 from profiling.trace.summary import file_numbers, window_numbers
 
 _FILE_KEYS = (
@@ -38,7 +39,7 @@ the step's.
 @dataclass(frozen=True)
 class Explanation:
     """One trace and what was found in it. `device`: the one with the most work, None without device
-    events.
+    events. `rank`: its name where the file holds several.
     """
 
     trace: Trace
@@ -48,6 +49,7 @@ class Explanation:
     prediction: Prediction | None
     device: str | None
     warnings: list[str]
+    rank: str = ""
 
 
 def explain(
@@ -56,17 +58,34 @@ def explain(
     costs: Costs | None = None,
     progress: Callable[[float], None] | None = None,
 ) -> Explanation:
-    """Load, divide, check, read and predict. `pattern`: see `profiling.trace.steps`. UserError where
-    nothing can be read.
+    """The first of `explain_ranks`, which is the only one where the file holds one rank."""
+    return explain_ranks(path, pattern, costs, progress)[0]
+
+
+def explain_ranks(
+    path: str | Path,
+    pattern: str | None = None,
+    costs: Costs | None = None,
+    progress: Callable[[float], None] | None = None,
+) -> list[Explanation]:
+    """Load, part by ranks, divide, check, read and predict. `pattern`: see `profiling.trace.steps`. UserError
+    where nothing can be read.
     """
-    trace = load(path, progress)
+    parts = ranks(load(path, progress))
+    return [_explain(part, pattern, costs, name, list(parts)) for name, part in parts.items()]
+
+
+def _explain(
+    trace: Trace, pattern: str | None, costs: Costs | None, rank: str, names: list[str]
+) -> Explanation:
     found = steps(trace, pattern)
     attribution, reading = explained(trace, found)
     predictable = reading.label not in UNPREDICTABLE
     prediction = replay(trace, found, attribution, costs) if predictable else None
-    warnings = [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
+    warnings = [f"{len(names)} ranks are in the file, each read apart: {', '.join(names)}"] if rank else []
+    warnings += [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
     warnings += cautions(trace, found, attribution)
-    return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings)
+    return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings, rank)
 
 
 def _about_the_file(trace: Trace) -> list[str]:
@@ -86,7 +105,7 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> dict[str, Any]:
     numbers = file_numbers(found.trace)
     ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
     return {
-        "file": name,
+        "file": f"{name} {found.rank}".strip(),
         "reading": found.reading.label,
         "rule": found.reading.rule,
         **ordered,

@@ -12,15 +12,20 @@ import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
 from profiling.analysis.attribution.causes import CAUSES, causes
+from profiling.analysis.busy import busy_split_ns
 from profiling.analysis.kinds import kinds, odd
 from profiling.trace import Steps, Trace
 
 MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
 """A trace with less of all three is too small."""
+KNOWN_NS = 10_000
+"""Where the clock can stand within less than a launch takes, its lowest place is as good as any."""
 DEVICE_SHARE = 0.8
 BUSY_SHARE = 0.5
 DOMINANT_SHARE = 0.5
 UNKNOWN_SHARE = 0.25
+OTHER_BUSY_SHARE = 0.1
+"""Of the busy time: with more communication and copies than this, the rule says so."""
 LABELS = {
     "launch": "launch-bound",
     "device": "device-bound",
@@ -54,18 +59,20 @@ def main_device(trace: Trace) -> str | None:
 
 
 def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
-    """The attribution with the device's clock moved no further than it must be, and the reading, which holds
-    wherever the clock can stand.
+    """The attribution with the device's clock moved no further than it must be, and the reading, which is the
+    same wherever the file's clock stood, or none.
     """
     clocks = trace.clocks
     near = trace.moved(clocks.nearest_ns)
     attribution = attribute(near, steps)
-    reading = read(near, steps, attribution)
-    if clocks.low_ns is None or clocks.low_ns == clocks.nearest_ns or reading.label in NO_VERDICT:
-        return attribution, reading
+    if clocks.low_ns is None:
+        return attribution, read(near, steps, attribution)
     low = trace.moved(clocks.low_ns)
     other = read(low, steps, attribute(low, steps))
-    if other.label == reading.label:
+    if clocks.span_ns is not None and clocks.span_ns <= KNOWN_NS:
+        return attribution, other
+    reading = read(near, steps, attribution)
+    if other.label == reading.label or reading.label in NO_VERDICT:
         return attribution, reading
     apart = (clocks.nearest_ns - clocks.low_ns) / 1000
     rule = f"with the device's clock {apart:.1f} us earlier it reads {other.label}, not {reading.label}"
@@ -92,7 +99,8 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     if events < MIN_EVENTS and len(table) < MIN_STEPS and table["busy"].sum() < MIN_BUSY_NS:
         return Reading("too small to judge", f"{events} device events, fewer than {MIN_EVENTS}", of, shares)
     label, rule = _decide(shares, _busy(usual))
-    return Reading(label, rule + _replays(trace) * (label == "mixed"), of, shares, problems, notes)
+    rule += _busy_with(trace, of) + _replays(trace) * (label == "mixed")
+    return Reading(label, rule, of, shares, problems, notes)
 
 
 def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -173,6 +181,16 @@ def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
         rule = f"the device is busy for {busy:.0%} of its time, though the next work was issued ({listed})"
         return "cannot tell", rule
     return "mixed", f"no part reaches its threshold ({listed})"
+
+
+def _busy_with(trace: Trace, of: str) -> str:
+    """What else than compute the device is busy with, where it is a share to know of."""
+    work = trace.device_events
+    ns = busy_split_ns(work[work["device"] == of])
+    total = max(sum(ns.values()), 1)
+    if ns["compute"] > (1 - OTHER_BUSY_SHARE) * total:
+        return ""
+    return "; busy with " + ", ".join(f"{what} {part / total:.0%}" for what, part in ns.items() if part)
 
 
 def _replays(trace: Trace) -> str:

@@ -28,9 +28,14 @@ class Clocks:
         return change if self.low_ns is None else max(self.low_ns, change)
 
     @property
+    def span_ns(self) -> int | None:
+        """How far the bounds lie apart; None where there is no upper or lower one."""
+        return None if self.low_ns is None or self.high_ns is None else self.high_ns - self.low_ns
+
+    @property
     def drift_ns(self) -> int:
         """By how much the clocks run apart within the trace at least: no one change makes it possible."""
-        return 0 if self.low_ns is None or self.high_ns is None else max(0, self.low_ns - self.high_ns)
+        return max(0, -(self.span_ns or 0))
 
 
 def clocks_of(calls: pd.DataFrame, work: pd.DataFrame) -> Clocks:

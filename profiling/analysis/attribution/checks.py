@@ -17,6 +17,7 @@ LOST_SHARE = 0.02
 """More launches than this without a device event: kernels were lost."""
 UNLINKED_SHARE = 0.05
 IMPOSSIBLE_SHARE = 0.05
+EMPTY_SHARE = 0.8
 MISSING_WORK_SHARE = 0.25
 REPEATED = 3
 """A smaller number of events that comes this often is no loss, which strikes at random."""
@@ -37,6 +38,7 @@ def integrity(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]
             else []
         )
     found = [
+        _mostly_empty(attribution),
         _clocks(trace, attribution),
         _impossible(trace),
         _lost_launches(trace, steps),
@@ -147,6 +149,15 @@ def _impossible(trace: Trace) -> str | None:
     if bad <= IMPOSSIBLE_SHARE * (bad + rest):
         return None
     return f"{bad} of {bad + rest} device events have impossible times"
+
+
+def _mostly_empty(attribution: Attribution) -> str | None:
+    """Steps that show nothing at all, so many that the others are not the loop."""
+    counts = attribution.counts
+    empty = int((counts["launches"] + counts["graph_launches"] + counts["kernels"] == 0).sum())
+    if empty <= EMPTY_SHARE * len(counts):
+        return None
+    return f"{empty} of {len(counts)} steps show neither launches nor kernels"
 
 
 def _unlinked_inside(work: pd.DataFrame) -> str | None:
