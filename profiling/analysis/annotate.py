@@ -35,7 +35,8 @@ HOST_LABELS = {
     "python": "Python outside ops",
     "unknown": "unknown: no event covers it",
 }
-Slice = tuple[int, int, str, dict[str, Any]]
+Shown = dict[str, str | float]  # what a slice says when it is opened
+Slice = tuple[int, int, str, Shown]
 """Start and end in ns on the file's clock, name, and what a viewer shows when the slice is clicked."""
 
 
@@ -70,7 +71,7 @@ def _steps(found: Steps, attribution: Attribution) -> Iterator[Slice]:
     parts = dict(iter(attribution.parts.groupby("step")))
     counts = attribution.counts.set_index("step").to_dict("index")
     for step, (name, (start, end, _)) in enumerate(zip(names, found.windows(), strict=True)):
-        shown: dict[str, Any] = {"steps found by": found.source}
+        shown: Shown = {"steps found by": found.source}
         for row in parts[step].to_dict("records"):
             shown[f"{row['device']} {row['part']} (us)"] = row["us"]
         shown |= {str(what): n for what, n in counts[step].items()}
@@ -81,7 +82,7 @@ def _waits(trace: Trace, attribution: Attribution, device: str) -> Iterator[Slic
     """Lead-in and tail as one slice each; gaps cut where the call that ended them starts and ends."""
     waits = attribution.waits[attribution.waits["device"] == device]
     for wait in waits.to_dict("records"):
-        shown: dict[str, Any] = {"step": wait["step"]}
+        shown: Shown = {"step": wait["step"]}
         if wait["ender"] >= 0:
             shown["ended by"] = str(trace.device_events["name"].loc[wait["ender"]])
         at = int(wait["start_ns"])

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import asdict, dataclass, field
 
 from profiling.analysis.attribution import HOST
 from profiling.analysis.attribution.device import owners
@@ -16,6 +15,28 @@ SAME_BUSY_SHARE = 0.15
 CHANGED_FACTOR = 1.25
 
 
+Kernel = dict[str, float]
+"""`per_step` (count) and `mean_us`."""
+
+
+@dataclass(frozen=True)
+class Changed:
+    """A kernel that is not the same in both; None where it is missing."""
+
+    name: str
+    change: str
+    this: Kernel | None
+    against: Kernel | None
+
+    @property
+    def weight(self) -> float:
+        """Time per step that came or went, us."""
+        this, against = (
+            side["per_step"] * side["mean_us"] if side else 0.0 for side in (self.this, self.against)
+        )
+        return abs(this - against)
+
+
 @dataclass(frozen=True)
 class Comparison:
     """`rows`: quantity -> (this trace, the other), means per judged step; `kernels`: name -> per-step count
@@ -23,12 +44,13 @@ class Comparison:
     """
 
     rows: dict[str, tuple[float | None, float | None]]
-    kernels: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[Changed] = field(default_factory=list)
     finding: str = ""
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         rows = {key: {"this": a, "against": b} for key, (a, b) in self.rows.items()}
-        return {"finding": self.finding, "per_step": rows, "kernels": self.kernels}
+        kernels = [asdict(changed) for changed in self.kernels]
+        return {"finding": self.finding, "per_step": rows, "kernels": kernels}
 
 
 def compare(this: Explanation, other: Explanation) -> Comparison:
@@ -41,8 +63,8 @@ def compare(this: Explanation, other: Explanation) -> Comparison:
         a, b = my_kernels.get(name), their_kernels.get(name)
         change = _change(a, b)
         if change:
-            changes.append({"name": name, "change": change, "this": a, "against": b})
-    changes.sort(key=lambda c: -_weight(c))
+            changes.append(Changed(name, change, a, b))
+    changes.sort(key=lambda changed: -changed.weight)
     return Comparison(rows, changes, _finding(rows, my_kernels, their_kernels))
 
 
@@ -61,7 +83,7 @@ def _per_step(found: Explanation) -> dict[str, float | None]:
     return out | dict(zip(means.index.astype(str), means.tolist(), strict=True))
 
 
-def _kernels(found: Explanation) -> dict[str, dict[str, float]]:
+def _kernels(found: Explanation) -> dict[str, Kernel]:
     """Per kernel name: `per_step` (count) and `mean_us`, over the judged steps of the main device."""
     if found.device is None:
         return {}
@@ -78,7 +100,7 @@ def _kernels(found: Explanation) -> dict[str, dict[str, float]]:
     }
 
 
-def _change(a: dict[str, float] | None, b: dict[str, float] | None) -> str | None:
+def _change(a: Kernel | None, b: Kernel | None) -> str | None:
     if b is None:
         return "appeared"
     if a is None:
@@ -91,16 +113,10 @@ def _change(a: dict[str, float] | None, b: dict[str, float] | None) -> str | Non
     return "faster" if ratio < 1 / CHANGED_FACTOR else None
 
 
-def _weight(change: dict[str, Any]) -> float:
-    sides = (change["this"], change["against"])
-    this, against = (side["per_step"] * side["mean_us"] if side else 0.0 for side in sides)
-    return abs(float(this - against))
-
-
 def _finding(
     rows: dict[str, tuple[float | None, float | None]],
-    mine: dict[str, dict[str, float]],
-    theirs: dict[str, dict[str, float]],
+    mine: dict[str, Kernel],
+    theirs: dict[str, Kernel],
 ) -> str:
     if not mine or not theirs:
         return "no device work to compare"

@@ -7,7 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from profiling.analysis import top
 from profiling.analysis.attribution import Attribution, cautions
@@ -16,7 +15,7 @@ from profiling.analysis.reading import Reading, explained, main_device, unknown_
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.ranks import ranks
-from profiling.trace.summary import file_numbers, window_numbers
+from profiling.trace.summary import Numbers, file_numbers, window_numbers
 
 _FILE_KEYS = (
     "gpu_events",
@@ -100,7 +99,7 @@ def _about_the_file(trace: Trace) -> list[str]:
     return notes
 
 
-def as_json(found: Explanation, name: str, rows: int = 10) -> dict[str, Any]:
+def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
     """One entry of `files` in `--json`. Times in us; `rows`: length of the lists in `top`."""
     numbers = file_numbers(found.trace)
     ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
@@ -119,7 +118,7 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> dict[str, Any]:
     }
 
 
-def _steps(found: Explanation) -> list[dict[str, Any]]:
+def _steps(found: Explanation) -> list[Numbers]:
     """Per step the main device's parts (without a device: the host's), and every device's own."""
     main = found.device or "cpu"
     attribution = found.attribution

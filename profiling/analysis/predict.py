@@ -9,7 +9,6 @@ that replays graphs already: what is left beside them.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,7 +51,7 @@ class Prediction:
     assumptions: list[str] = field(default_factory=list)
     left: dict[str, float | int | None] = field(default_factory=dict)
 
-    def as_json(self) -> dict[str, Any]:
+    def as_json(self) -> dict[str, object]:
         out = asdict(self)
         if self.replay_us is not None:
             out["replay_us"] = dict(zip(("low", "mid", "high"), self.replay_us, strict=True))

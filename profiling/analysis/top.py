@@ -14,13 +14,14 @@ from profiling.trace import Steps, Trace
 from profiling.trace.devices import SPLIT, of_categories
 from profiling.trace.names import CALL_CATEGORY, OP_CATEGORIES, PYTHON_CATEGORIES
 
+Row = dict[str, str | float | None]
 COVERS = 0.5
 """An op or frame explains a gap if it covers this share of it; of those that do, the shortest."""
 
 
 def lists(
     trace: Trace, steps: Steps, attribution: Attribution, device: str | None, rows: int
-) -> dict[str, Any]:
+) -> dict[str, list[Row]]:
     """The three lists over the whole trace, gaps over the steps, `rows` entries each; times in us."""
     return {
         "kernels": kernels(trace, device, rows) if device else [],
@@ -29,20 +30,20 @@ def lists(
     }
 
 
-def kernels(trace: Trace, device: str, rows: int) -> list[dict[str, Any]]:
+def kernels(trace: Trace, device: str, rows: int) -> list[Row]:
     """Device events by name, by summed time: `name`, `count`, `total_us`, `mean_us`."""
     work = trace.device_events
     work = work[work["device"] == device]
     return _by_name(work["name"], work["end_ns"] - work["start_ns"], rows, "total_us")
 
 
-def host_ops(trace: Trace, rows: int) -> list[dict[str, Any]]:
+def host_ops(trace: Trace, rows: int) -> list[Row]:
     """Host ops by name, by own time (without the ops they call): `name`, `count`, `self_us`, `mean_us`."""
     ops = trace.host_ops
     return _by_name(ops["name"], ops["self_ns"], rows, "self_us")
 
 
-def _by_name(names: pd.Series[Any], ns: pd.Series[int], rows: int, what: str) -> list[dict[str, Any]]:
+def _by_name(names: pd.Series[Any], ns: pd.Series[int], rows: int, what: str) -> list[Row]:
     grouped = ns.groupby(names, observed=True).agg(["size", "sum"])
     grouped = grouped.sort_values("sum", ascending=False, kind="stable").head(rows)
     columns = (grouped.index.tolist(), grouped["size"].tolist(), grouped["sum"].tolist())
@@ -52,7 +53,7 @@ def _by_name(names: pd.Series[Any], ns: pd.Series[int], rows: int, what: str) ->
     ]
 
 
-def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list[dict[str, Any]]:
+def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list[Row]:
     """Longest waits of a device in the steps: `step`, `where`, `start_us`, `length_us`, `waited_for` (the
     largest part), `before` (the device event that ended it), and what the host did: `call`, `op`, `frame`,
     None where nothing covers it.

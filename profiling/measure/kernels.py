@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -36,7 +35,7 @@ LAUNCHES = {
 
 def measure(
     backend: TritonStep | PersistentStep, token: torch.Tensor, context: int, steps: int
-) -> list[dict[str, Any]]:
+) -> list[dict[str, str | float | None]]:
     """Per kernel of a backend: launches, bytes and microseconds per step, GB/s, after an unprofiled step.
 
     Raises RuntimeError where the profile holds none of them.

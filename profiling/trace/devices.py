@@ -222,7 +222,7 @@ def gaps_of(work: pd.DataFrame) -> pd.DataFrame:
     reach = np.maximum.accumulate(end) if len(end) else end
     at = np.flatnonzero(start[1:] > reach[:-1]) + 1
     ender = work.iloc[at]
-    out: dict[str, Any] = {"start_ns": reach[at - 1], "end_ns": start[at], "ender": ender.index.to_numpy()}
+    out: dict[str, Int] = {"start_ns": reach[at - 1], "end_ns": start[at], "ender": ender.index.to_numpy()}
     out |= split_ns(
         out["start_ns"], out["end_ns"], ender["call_start_ns"].to_numpy(), ender["call_end_ns"].to_numpy()
     )

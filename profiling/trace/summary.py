@@ -15,13 +15,15 @@ from profiling.trace.devices import SPLIT, by_device, gaps_of, union_ns
 from profiling.trace.file import Trace
 from profiling.trace.names import LAUNCH_KINDS
 
+Numbers = dict[str, Any]  # as `--json` prints them
+
 
 def us(ns: int | float | np.integer[Any] | np.floating[Any]) -> float:
     """Microseconds of a number of nanoseconds."""
     return float(ns) / 1000
 
 
-def file_numbers(trace: Trace) -> dict[str, Any]:
+def file_numbers(trace: Trace) -> Numbers:
     """Everything that is counted over the whole file."""
     work, calls = trace.device_events, trace.calls
     kinds = {kind: calls[calls["kind"] == kind] for kind in (*LAUNCH_KINDS, "sync")}
@@ -67,7 +69,7 @@ def _median_us(ns: pd.Series[int]) -> float | None:
     return us(ns.median()) if len(ns) else None
 
 
-def _spread(ns: pd.Series[int]) -> dict[str, Any] | None:
+def _spread(ns: pd.Series[int]) -> Numbers | None:
     if not len(ns):
         return None
     return {
@@ -79,7 +81,7 @@ def _spread(ns: pd.Series[int]) -> dict[str, Any] | None:
     }
 
 
-def _delays(work: pd.DataFrame) -> dict[str, Any]:
+def _delays(work: pd.DataFrame) -> Numbers:
     """From a launch call to its device event; of a graph launch, to the first of its events."""
     eager = work[(work["call"] >= 0) & (work["call_kind"] != "graph")]
     kernels = eager[eager["kind"] == "kernel"]
@@ -92,7 +94,7 @@ def _delays(work: pd.DataFrame) -> dict[str, Any]:
     }
 
 
-def device_numbers(work: pd.DataFrame) -> dict[str, Any]:
+def device_numbers(work: pd.DataFrame) -> Numbers:
     """One device over its span; `work` holds its events by start, at least one."""
     start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     kernels = work[work["kind"] == "kernel"]
@@ -126,7 +128,7 @@ def _same_stream_overlaps(work: pd.DataFrame) -> int:
     return count
 
 
-def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
+def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[Numbers]:
     """Per host window (`name`, `start_ns`, `end_ns`, `tid`): calls that start in it, and per device the
     work they started.
 
@@ -159,12 +161,12 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def _window_on_device(work: pd.DataFrame, start: int, end: int) -> dict[str, Any]:
+def _window_on_device(work: pd.DataFrame, start: int, end: int) -> Numbers:
     called = work["call_start_ns"].to_numpy()
     own = work[(called >= start) & (called < end)]
     begins, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     clipped = union_ns(np.clip(begins, start, end), np.clip(ends, start, end))
-    numbers: dict[str, Any] = {
+    numbers: Numbers = {
         "gpu_events": len(own),
         "kernels": int((own["kind"] == "kernel").sum()),
         "busy_us": 0.0,

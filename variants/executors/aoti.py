@@ -27,6 +27,7 @@ from variants.executors.compile import MARKED
 from variants.executors.executor import TRIAL_STEPS, CompiledStep, Step, WarmUp
 
 Owner = TypeVar("Owner")
+Held = dict[str, Tensor | list[Tensor]]  # of a cache or a mask, by attribute
 PACKAGE = "step.pt2"
 OPTIONS = MARKED | {"aot_inductor.package_constants_in_so": False}
 
@@ -93,19 +94,19 @@ class _Pure(nn.Module):
         self.model = backend.model
         self.backend = backend
 
-    def forward(self, token: Tensor, cache: dict[str, Any], mask: dict[str, Any]) -> Tensor:
+    def forward(self, token: Tensor, cache: Held, mask: Held) -> Tensor:
         """token int64 [B,1] and the tensors of cache and mask by attribute -> logits [B,V]."""
         b = self.backend
         over = Modules(b.model, _over(b.cache, cache), _over(b.mask, mask), b.attention, b.head)
         return over.step(token)
 
 
-def _tensors(owner: object) -> dict[str, Any]:
+def _tensors(owner: object) -> Held:
     """Its tensors and lists of tensors, by attribute."""
     return {name: value for name, value in vars(owner).items() if isinstance(value, Tensor | list)}
 
 
-def _over(owner: Owner, tensors: dict[str, Any]) -> Owner:
+def _over(owner: Owner, tensors: Held) -> Owner:
     """The same cache or mask over these tensors."""
     other = copy(owner)
     vars(other).update(tensors)
