@@ -76,7 +76,11 @@ def mean_parts(entry: Entry) -> dict[str, float]:
 def _answer(answer: Entry) -> Section:
     files = answer["files"]
     blocks: list[Block] = [_overview(files)] if len(files) > 1 else []
-    blocks += [Sentence(f"{code(e['file'])}: **{e['reading']}**: {e['rule']}.") for e in files]
+    blocks += [
+        Sentence(f"{code(e['file'])}: **{e['reading']}**{said and ': '}{said}. Rule: {e['rule']}.")
+        for e in files
+        for said in (e["headline"],)
+    ]
     blocks += [Sentence(f"**{answer['comparison']['finding']}**")] if "comparison" in answer else []
     return Section("What sets the step?", blocks)
 

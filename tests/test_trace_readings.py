@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.explain import Explanation, explain
+from profiling.analysis.explain import Explanation, as_json, explain
 from profiling.analysis.kinds import kinds, phase
 from tests.synthetic_trace import Synthetic, eager
 
@@ -142,3 +142,12 @@ def test_steps_without_device_work_are_counted(tmp_path) -> None:
     found = read(made, tmp_path)
     assert found.reading.label == "launch-bound", found.reading.rule
     assert any("9 of 12 steps launch nothing" in note for note in found.warnings)
+
+
+def test_the_first_line_has_the_microseconds_at_stake(tmp_path) -> None:
+    """20 of 24 us of each launch are the host's; the kernel of 3 us ends its own wait."""
+    found = read(eager(steps=5, kernels=20), tmp_path)
+    assert found.reading.headline.startswith("the device waits for the host's launches for 8")
+    headline = as_json(found, "t.json")["headline"]
+    assert headline.startswith(found.reading.headline)
+    assert "; one graph replay would save about" in headline

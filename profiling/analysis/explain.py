@@ -106,6 +106,7 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
     return {
         "file": f"{name} {found.rank}".strip(),
         "reading": found.reading.label,
+        "headline": _headline(found),
         "rule": found.reading.rule,
         **ordered,
         "step_source": found.steps.source,
@@ -118,6 +119,17 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
     }
 
 
+def _headline(found: Explanation) -> str:
+    """What is at stake in a step, and what a replay would save of it; "" without a verdict."""
+    said = found.reading.headline
+    predicted = found.prediction
+    if not said or predicted is None or predicted.replay_us is None:
+        return said
+    saved = predicted.step_us - predicted.replay_us[1]
+    how = predicted.kind.removeprefix("step as ")
+    return f"{said}; {how} would save about {saved:.0f} us" if saved > 0 else said
+
+
 def _steps(found: Explanation) -> list[Numbers]:
     """Per step the main device's parts (without a device: the host's), and every device's own."""
     main = found.device or "cpu"
@@ -125,12 +137,14 @@ def _steps(found: Explanation) -> list[Numbers]:
     counts = attribution.counts.drop(columns="step").to_dict("records")
     spans = attribution.intervals[attribution.intervals["device"] == main].sort_values("step")
     lengths_us = ((spans["end_ns"] - spans["start_ns"]) / 1000).tolist()
+    by_step = attribution.parts.groupby(["step", "device"])
+    parts = {key: dict(zip(rows["part"], rows["us"], strict=True)) for key, rows in by_step}
     out = []
     for step, window in enumerate(window_numbers(found.trace, found.steps.table)):
         devices = window.pop("devices")
         for device, numbers in devices.items():
-            numbers["parts_us"] = attribution.parts_us(step, device)
+            numbers["parts_us"] = parts[step, device]
         entry = {key: window.pop(key) for key in _STEP_KEYS}
-        entry |= {"parts_us": attribution.parts_us(step, main), "devices": devices}
+        entry |= {"parts_us": parts[step, main], "devices": devices}
         out.append(entry | {"interval_us": lengths_us[step], "counts": counts[step]} | window)
     return out

@@ -32,13 +32,19 @@ LABELS = {
     "sync": "sync-bound",
     "host": "host-bound outside launches",
 }
+AT_STAKE = {
+    "launch": "the device waits for the host's launches for",
+    "device": "the device is busy for",
+    "sync": "the device waits for the host to come back from waiting for it for",
+    "host": "the device waits for what the host does outside launches for",
+}
 NO_VERDICT = ("cannot tell", "too small to judge", "no device events")
 
 
 @dataclass(frozen=True)
 class Reading:
     """`label`: what sets the step; `rule`: the rule that decided, with its numbers; `shares`: of the
-    device's time; `notes`: steps that were read apart.
+    device's time; `headline`: the microseconds behind the label; `notes`: steps that were read apart.
     """
 
     label: str
@@ -47,6 +53,7 @@ class Reading:
     shares: dict[str, float] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    headline: str = ""
 
 
 def main_device(trace: Trace) -> str | None:
@@ -100,7 +107,7 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
         return Reading("too small to judge", f"{events} device events, fewer than {MIN_EVENTS}", of, shares)
     label, rule = _decide(shares, _busy(usual))
     rule += _busy_with(trace, of) + _replays(trace) * (label == "mixed")
-    return Reading(label, rule, of, shares, problems, notes)
+    return Reading(label, rule, of, shares, problems, notes, _headline(label, shares, usual))
 
 
 def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -181,6 +188,15 @@ def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
         rule = f"the device is busy for {busy:.0%} of its time, though the next work was issued ({listed})"
         return "cannot tell", rule
     return "mixed", f"no part reaches its threshold ({listed})"
+
+
+def _headline(label: str, shares: dict[str, float], usual: pd.DataFrame) -> str:
+    cause = next((cause for cause, named in LABELS.items() if named == label), None)
+    if cause is None:
+        return ""
+    step_us = float(_length(usual).median()) / 1000
+    of = f"{shares[cause]:.0%} of a step, {shares[cause] * step_us:.0f} of {step_us:.0f} us"
+    return f"{AT_STAKE[cause]} {of}"
 
 
 def _busy_with(trace: Trace, of: str) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from profiling.trace.devices import SPLIT, by_device, gaps_of, union_ns
@@ -136,7 +137,7 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[Numbers]:
     its device it is another step's work.
     """
     work, calls = trace.device_events, trace.calls
-    devices = by_device(work)
+    devices = {device: _Work(part) for device, part in by_device(work).items()}
     following = [*windows["start_ns"].tolist()[1:], None][: len(windows)]
     rows = []
     columns = (windows[key].tolist() for key in ("name", "tid", "start_ns", "end_ns"))
@@ -155,38 +156,51 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[Numbers]:
                 **{f"{kind}_launch_calls": kinds.get(kind, 0) for kind in ("kernel", "graph")},
                 **{f"{kind}_calls": kinds.get(kind, 0) for kind in ("memcpy", "memset", "sync")},
                 "sync_us": us(_durations(syncs).sum()),
-                "devices": {device: _window_on_device(part, start, end) for device, part in devices.items()},
+                "devices": {device: part.window(start, end) for device, part in devices.items()},
             }
         )
     return rows
 
 
-def _window_on_device(work: pd.DataFrame, start: int, end: int) -> Numbers:
-    called = work["call_start_ns"].to_numpy()
-    own = work[(called >= start) & (called < end)]
-    begins, ends = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
-    clipped = union_ns(np.clip(begins, start, end), np.clip(ends, start, end))
-    numbers: Numbers = {
-        "gpu_events": len(own),
-        "kernels": int((own["kind"] == "kernel").sum()),
-        "busy_us": 0.0,
-        "gpu_span_us": None,
-        "clipped": {
-            "busy_us": us(clipped),
-            "idle_us": us(end - start - clipped),
-            "kernels_started": int(((begins >= start) & (begins < end) & (work["kind"] == "kernel")).sum()),
-        },
-    }
-    if len(own):
-        own_start, own_end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-        reach = np.maximum.accumulate(own_end)
-        span, busy = int(reach[-1] - own_start[0]), union_ns(own_start, own_end)
-        numbers |= {
+class _Work:
+    """One device's events, ordered so that a window looks only at what is near it."""
+
+    def __init__(self, work: pd.DataFrame) -> None:
+        self.start, self.end, called = (
+            work[key].to_numpy() for key in ("start_ns", "end_ns", "call_start_ns")
+        )
+        self.reach = np.maximum.accumulate(self.end)
+        self.is_kernel = (work["kind"] == "kernel").to_numpy()
+        self.by_call = np.argsort(called, kind="stable")
+        self.called = called[self.by_call]
+
+    def window(self, start: int, end: int) -> Numbers:
+        """What was launched in a host window, and what ran in it."""
+        own = np.sort(self.by_call[slice(*np.searchsorted(self.called, (start, end)))])
+        first, last = np.searchsorted(self.start, (start, end))
+        near = slice(int(np.searchsorted(self.reach, start, "right")), last)
+        clipped = union_ns(np.clip(self.start[near], start, end), np.clip(self.end[near], start, end))
+        numbers: Numbers = {
+            "gpu_events": len(own),
+            "kernels": int(self.is_kernel[own].sum()),
+            "busy_us": 0.0,
+            "gpu_span_us": None,
+            "clipped": {
+                "busy_us": us(clipped),
+                "idle_us": us(end - start - clipped),
+                "kernels_started": int(self.is_kernel[first:last].sum()),
+            },
+        }
+        return numbers | self._own(own, start, end) if len(own) else numbers
+
+    def _own(self, own: npt.NDArray[np.int64], start: int, end: int) -> Numbers:
+        begins, reach = self.start[own], np.maximum.accumulate(self.end[own])
+        span, busy = int(reach[-1] - begins[0]), union_ns(begins, self.end[own])
+        return {
             "busy_us": us(busy),
             "gpu_span_us": us(span),
             "idle_in_gpu_span_us": us(span - busy),
-            "first_gpu_start_rel_us": us(own_start[0] - start),
+            "first_gpu_start_rel_us": us(begins[0] - start),
             "last_gpu_end_rel_to_step_end_us": us(reach[-1] - end),
-            "longest_gap_us": us(max((own_start[1:] - reach[:-1]).max(initial=0), 0)),
+            "longest_gap_us": us(max((begins[1:] - reach[:-1]).max(initial=0), 0)),
         }
-    return numbers
