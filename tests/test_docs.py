@@ -169,7 +169,7 @@ def test_without_a_run_the_fullest_published_floor_is_taken(tmp_path: Path, monk
     ):
         (tmp_path / name).mkdir()
         made = {"started": started, "experiment": experiment, "variants": variants}
-        (tmp_path / name / "run.json").write_text(json.dumps({**record, **made}))
+        (tmp_path / name / "run.json").write_text(json.dumps({**record, **made, "samples": [], "ttft": []}))
     assert numbers.record_folder() == tmp_path / "a"
 
 
