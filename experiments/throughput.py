@@ -106,7 +106,7 @@ def _counted(decoder: Decoder, runner: Runner[ThroughputRecord], prompt: int, ne
     def watch(block: Any, inputs: tuple[Any, ...]) -> None:
         positions[0] += inputs[0].size(0) * inputs[0].size(1)
 
-    handle = decoder.model.blocks[0].register_forward_pre_hook(watch)
+    handle = decoder.our_modules.model.blocks[0].register_forward_pre_hook(watch)
     try:
         with MatmulCounter() as counter:
             decoder.prefill(runner.cases[0].inputs.tokens[:, :prompt])

@@ -49,13 +49,26 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "phi3": ("phi3", SHAPE),
 }
 
+# what our decoder does not run, and transformers does
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "gemma3 windows": (
+        "gemma3_text",
+        SHAPE | {"head_dim": 16, "sliding_window": 16, "num_hidden_layers": 6, "tie_word_embeddings": True},
+    ),
+    "gpt_oss": (
+        "gpt_oss",
+        SHAPE | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
+    ),
+    "mixtral": ("mixtral", SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
+}
+
 
 @torch.no_grad()
 def checkpoint(folder: Path, name: str, **changed: Any) -> Any:
     """Write the case into the folder; returns the model of transformers."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    kind, settings = CASES[name]
+    kind, settings = (CASES | OTHERS)[name]
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **settings | changed)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()

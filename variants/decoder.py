@@ -13,26 +13,30 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from variants.backends.backend import Backend
+from variants.backends.backend import Backend, Trunk
 from variants.backends.modules import Modules
+from variants.backends.transformers_model import TransformersModel
 from variants.errors import UserError
 from variants.executors.executor import Executor, WarmUp
-from variants.model import GPT
+from variants.model import GPT, Model
 from variants.slots.cache import Cache
-from variants.slots.mask import Mask
 from variants.spec import Variant
 
 
 class Parts(NamedTuple):
     """What a decoder is composed of."""
 
-    modules: Modules  # any number of tokens: prompts and chunks; with the model, its cache and its mask
+    modules: Trunk  # any number of tokens: prompts and chunks; with the model and its cache
     backend: Backend  # one step; often the modules again
     executor: Executor  # how the step is run
 
 
-def build_parts(variant: Variant, model: GPT, batch: int, capacity: int) -> Parts:
+def build_parts(variant: Variant, model: Model, batch: int, capacity: int) -> Parts:
     """The parts that this variant names, over a model of the root's precision on the model's device."""
+    if isinstance(model, TransformersModel):
+        trunk = model.trunk(variant.cache, batch, capacity)
+        return Parts(trunk, variant.backend.build(trunk, variant.precision), variant.executor.build())
+    assert isinstance(model, GPT)
     model = variant.pages.build(variant.precision.build(model))
     cache = variant.kv.build(variant.cache, model.config, batch, capacity, model.like)
     mask = variant.mask.build(model.config, model.device)
@@ -73,7 +77,7 @@ class Decoder:
     def of(
         cls,
         variant: Variant,
-        model: GPT,
+        model: Model,
         *,
         batch: int = 1,
         capacity: int | None = None,
@@ -88,17 +92,20 @@ class Decoder:
         return cls(variant, parts, batch=batch, capacity=capacity, buckets=buckets)
 
     @property
-    def model(self) -> GPT:
+    def model(self) -> Model:
         """The model as this variant stores it."""
         return self.modules.model
 
     @property
-    def cache(self) -> Cache:
-        return self.modules.cache
+    def our_modules(self) -> Modules:
+        """The trunk of our own model. Raises TypeError where the model is one of transformers."""
+        if not isinstance(self.modules, Modules):
+            raise TypeError(f"{self.variant.name} runs a model of transformers, not our modules")
+        return self.modules
 
     @property
-    def mask(self) -> Mask:
-        return self.modules.mask
+    def cache(self) -> Cache:
+        return self.modules.cache
 
     # -- the interface that the gate proves and the runner times ------------------------------
 

@@ -147,7 +147,7 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         runs = ", ".join(name for name, known in FAMILIES.items() if known.names)
         raise UserError(
             f"{where}: our decoder does not run model_type {config.model_type!r}, only {runs}; "
-            "any causal model of transformers runs with --variant hf"
+            "any causal model of transformers is proven in its own code by experiments.prove"
         )
     for key, value in family.required.items():
         if config.get(key, value) != value:
@@ -185,7 +185,7 @@ def _refuse_short_windows(config: HfConfig, n_ctx: int) -> None:
     if short < n_ctx:
         raise UserError(
             f"{config.where}: a sliding window of {short} tokens is shorter than the {n_ctx} positions of "
-            "this run; our decoder runs full attention only: stay below it, or use --variant hf"
+            "this run; our decoder runs full attention only: stay below it, or use experiments.prove"
         )
 
 

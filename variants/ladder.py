@@ -5,7 +5,7 @@ A new variant is one `.then(...)` line here.
 
 from __future__ import annotations
 
-from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH
+from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH, TRANSFORMERS
 from variants.errors import UserError
 from variants.executors.executor import AOT, COMPILED, COMPILED_CPP, COMPILED_GRAPH, GRAPH, TAPE
 from variants.option import declared
@@ -119,6 +119,20 @@ def _less_precise(parent: Variant, names: dict[str, PrecisionOption]) -> list[Va
         for name, precision in names.items()
         if precision is not parent.precision
     ]
+
+
+def transformers_ladder(precision: str) -> dict[str, Variant]:
+    """The rungs of a model that transformers runs, by name. `precision`: of its weights."""
+    hf = Variant(
+        "hf",
+        "nothing: transformers as it is, with its growing cache",
+        cache=CONCAT,
+        precision=declared(PrecisionOption)[precision],
+        backend=TRANSFORMERS,
+    )
+    static = hf.then("hf-static", "copying the whole cache at every step", cache=STATIC)
+    rungs = [hf, static, static.then("hf-tape", "the model's Python; keeps the same ATen ops", executor=TAPE)]
+    return {variant.name: variant for variant in rungs}
 
 
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:

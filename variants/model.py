@@ -78,7 +78,27 @@ class Block(nn.Module):
         return x + hidden
 
 
-class GPT(nn.Module):
+class Model(nn.Module):
+    """What a decoder asks of a model, whoever wrote it: sizes, dtype and device."""
+
+    config: GPTConfig
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor with the dtype and device of activations, keys and values."""
+        return next(self.parameters())
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of activations."""
+        return self.like.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.like.device
+
+
+class GPT(Model):
     """Weights of one decoder."""
 
     rope: Tensor
@@ -101,15 +121,6 @@ class GPT(nn.Module):
     def like(self) -> Tensor:
         """A tensor with the dtype and device of activations, keys and values."""
         return next(self.ln_f.parameters())
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype of activations."""
-        return self.like.dtype
-
-    @property
-    def device(self) -> torch.device:
-        return self.like.device
 
     @property
     def positions(self) -> Tensor:

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from profiling.gate.oracle import Errors, Oracle, greedy_agreement, random_stream
+from profiling.gate.oracle import Errors, Truth, greedy_agreement, random_stream
 from variants.decoder import Decoder
 from variants.errors import UserError
-from variants.slots.paged_cache import PagedCache
-from variants.slots.static_cache import StaticCache
+from variants.slots.cache import Preallocated
 
 CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
 LONG_PROMPT = 110  # more than the prompt whose prefill is timed
@@ -33,7 +32,7 @@ class Trial:
     """A decoder under test, the truth, the tokens to feed, and how many greedy steps to prove."""
 
     decoder: Decoder
-    oracle: Oracle
+    oracle: Truth
     prompt: Tensor
     other: Tensor
     forced: Tensor
@@ -41,7 +40,7 @@ class Trial:
     tie: float  # logits closer than this may swap places
 
     @staticmethod
-    def of(decoder: Decoder, oracle: Oracle, steps: int, forced: int, tie: float, seed: int) -> Trial:
+    def of(decoder: Decoder, oracle: Truth, steps: int, forced: int, tie: float, seed: int) -> Trial:
         vocabulary, room = decoder.model.config.vocab_size, decoder.capacity
         prompt_length = min(10, room // 4)
         steps, forced = min(steps, room - prompt_length), min(forced, room - prompt_length)
@@ -135,7 +134,7 @@ def interleaved(trial: Trial) -> Errors:
 def poison(trial: Trial) -> Errors | None:
     """Noise in unused cache slots leaves the output unchanged to the bit."""
     decoder, cache = trial.decoder, trial.decoder.cache
-    if not isinstance(cache, StaticCache | PagedCache):
+    if not isinstance(cache, Preallocated):
         return None
 
     def run(noise: float) -> Tensor:

@@ -51,7 +51,7 @@ def masked(decoder: Decoder, rule: Callable[[Tensor, Tensor, Tensor], Tensor]) -
         rows = rule(original(where, slots)(0)[0, 0], where[:, None], keys)[None, None]
         return lambda layer: rows
 
-    around(decoder.mask, "open", open_)
+    around(decoder.our_modules.mask, "open", open_)
 
 
 def placed(decoder: Decoder, rule: Callable[[Tensor], Tensor]) -> None:
@@ -70,7 +70,7 @@ def placed(decoder: Decoder, rule: Callable[[Tensor], Tensor]) -> None:
 
 def mask_aligned_top_left(decoder: Decoder) -> None:
     """`is_causal=True`, or tril without its diagonal, on a warm cache: a lone query sees key 0 only."""
-    decoder.modules.attention = lambda q, k, v, visible: F.scaled_dot_product_attention(
+    decoder.our_modules.attention = lambda q, k, v, visible: F.scaled_dot_product_attention(
         q, k, v, is_causal=True, enable_gqa=q.size(1) != k.size(1)
     )
 

@@ -12,13 +12,13 @@ from functools import reduce
 import torch
 
 from profiling.gate.checks import CHECKS, Mismatch, Trial
-from profiling.gate.oracle import Errors, Oracle, agreement_with
+from profiling.gate.oracle import Errors, Oracle, Truth, agreement_with
 from profiling.results.record import CheckErrors, Drift, GateCheck, GateResult, replaced
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE, ladder
-from variants.model import GPT, random_model
+from variants.model import GPT, Model, random_model
 from variants.option import declared
 from variants.slots.kv import AS_PRECISION, KvOption
 from variants.slots.precision import PrecisionOption
@@ -74,7 +74,7 @@ class Gate:
 
     def __init__(
         self,
-        model: GPT,
+        model: Model,
         precision: str,
         *,
         batch: int = 1,
@@ -91,7 +91,7 @@ class Gate:
         self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
         self.capacity, self.steps, self.forced = capacity, steps, forced
         self.names = list(BRIEF if brief else CHECKS)
-        self._oracles: dict[tuple[PrecisionOption, KvOption], Oracle] = {}
+        self._oracles: dict[tuple[PrecisionOption, KvOption], Truth] = {}
         self._budgets: dict[tuple[str, bool], Errors] = {}
         self._rows: Gate | None = None
 
@@ -108,7 +108,7 @@ class Gate:
         result = self._run(decoder, self.names)
         if result.status == "pass":
             rows = self._rows_gate()
-            small = Decoder.of(decoder.variant, rows.model, batch=ROWS)
+            small = Decoder.of(decoder.variant, rows.model, batch=ROWS, capacity=rows.capacity)
             outcome = rows._run(small, ["forced"]).checks[0]
             detail = f"{outcome.check}: {outcome.detail}" if outcome.status == "fail" else outcome.detail
             result.checks.append(GateCheck("batch rows", outcome.status, detail, outcome.errors))
@@ -126,7 +126,7 @@ class Gate:
             for name in names:
                 errors[name] = CHECKS[name](trial)
                 checks.append(self._judged(name, errors[name], decoder.variant))
-            if decoder.variant.name == BASELINE and names == self.names:
+            if decoder.variant.name == self.baseline and names == self.names:
                 self._keep_budget(decoder.variant.precision.name, errors)
         except Mismatch as mismatch:
             checks.append(GateCheck(name, "fail", str(mismatch)))
@@ -139,7 +139,7 @@ class Gate:
             return GateCheck(name, "pass", "bit-equal or not applicable")
         of_cache = name == "cache contents"
         unit = _rounding(variant, of_cache) * errors.scale
-        if variant.name == BASELINE:
+        if variant.name == self.baseline:
             allowed = Errors(PLAIN_EAGER_ALLOWED * unit, PEAK * PLAIN_EAGER_ALLOWED * unit, errors.scale)
         else:
             plain = self._budget(variant.precision.name, of_cache)
@@ -157,8 +157,7 @@ class Gate:
     def _budget(self, precision: str, of_cache: bool) -> Errors:
         """The largest errors of plain cached eager at this precision, in logits or in the cache."""
         if (precision, of_cache) not in self._budgets:
-            variant = ladder(precision)[BASELINE]
-            plain = Decoder.of(variant, self.model, batch=self.batch, capacity=self.capacity)
+            plain = Decoder.of(self._plain(precision), self.model, batch=self.batch, capacity=self.capacity)
             trial = self._trial(plain, self.steps)
             self._keep_budget(precision, {name: CHECKS[name](trial) for name in self.names})
         return self._budgets[precision, of_cache]
@@ -179,17 +178,32 @@ class Gate:
         forced = self.forced if decoder.variant.cache.keeps else min(self.forced, 14)
         return Trial.of(decoder, oracle, steps, forced, tie, self.seed)
 
-    def _oracle(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Oracle:
+    def _oracle(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Truth:
         if (precision, kv) not in self._oracles:
-            self._oracles[precision, kv] = Oracle(self.model, precision, kv, self.batch)
+            self._oracles[precision, kv] = self._truth(precision, kv)
         return self._oracles[precision, kv]
 
     def _rows_gate(self) -> Gate:
         if self._rows is None:
-            config = _rows_config(self.model.config)
-            model = random_model(config, self.seed, dtype=self.model.dtype, device=self.model.device)
-            self._rows = Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed)
+            self._rows = self._for_rows()
         return self._rows
+
+    # -- what a trunk brings: its plain cached eager, its truth, its rows ---------------------
+
+    baseline = BASELINE
+
+    def _plain(self, precision: str) -> Variant:
+        return ladder(precision)[self.baseline]
+
+    def _truth(self, precision: PrecisionOption, kv: KvOption) -> Truth:
+        assert isinstance(self.model, GPT)
+        return Oracle(self.model, precision, kv, self.batch)
+
+    def _for_rows(self) -> Gate:
+        """The gate of ROWS rows, on a small model of the same family."""
+        config = _rows_config(self.model.config)
+        model = random_model(config, self.seed, dtype=self.model.dtype, device=self.model.device)
+        return Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed)
 
     @torch.inference_mode()
     def _drift(self, decoder: Decoder) -> Drift:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -53,6 +54,18 @@ class Errors:
         return Errors(max(self.rms, other.rms), max(self.max, other.max), max(self.scale, other.scale))
 
 
+class Truth(Protocol):
+    """What a decoder is held against, in float64."""
+
+    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
+        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
+        ...
+
+    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """Per layer, keys and values float64 [B,Hkv,T,D]."""
+        ...
+
+
 class RoundedCache(ConcatCache):
     """Keeps what slot `kv` would give back: every key and value encoded and decoded once."""
 
@@ -64,7 +77,7 @@ class RoundedCache(ConcatCache):
         return super().append(layer, as_stored(k, self.kv), as_stored(v, self.kv), where)
 
 
-class Oracle:
+class Oracle(Truth):
     """Float64 truth for the weights as one precision stores them, and the cache as `kv` does."""
 
     def __init__(self, model: GPT, precision: PrecisionOption, kv: KvOption, batch: int) -> None:
@@ -75,6 +88,7 @@ class Oracle:
         parts = build_parts(variant, exact_copy(model, precision), batch, capacity)
         if kv.narrow:
             plain = parts.modules
+            assert isinstance(plain, Modules)
             rounded = RoundedCache(model.config, batch, plain.model.like, kv)
             modules = Modules(plain.model, rounded, plain.mask, plain.attention, plain.head)
             parts = Parts(modules, modules, parts.executor)

@@ -59,7 +59,7 @@ def _is_head(table: nn.Embedding, model: GPT) -> bool:
 
 def floor_bytes(decoder: Decoder, context: int) -> int:
     """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
-    variant, model, batch = decoder.variant, decoder.model, decoder.batch
+    variant, model, batch = decoder.variant, decoder.our_modules.model, decoder.batch
     position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
     element = variant.kv.element_bytes(model.config, model.dtype.itemsize)

@@ -26,7 +26,7 @@ def decoder_bytes(decoder: Decoder) -> Memory:
         weights_bytes=storage_bytes([*model.parameters(), *model.buffers()]),
         cache_bytes=storage_bytes(cache),
         cache_formula_bytes=per_token * decoder.length * decoder.batch,
-        mask_bytes=storage_bytes(decoder.mask.buffers()),
+        mask_bytes=storage_bytes(decoder.our_modules.mask.buffers()),
         compiled_step_bytes=sum(sum(warm.bytes.values()) for warm in decoder.executor.log),
         allocated_bytes=torch.cuda.memory_allocated(model.device) if model.device.type == "cuda" else None,
     )

@@ -164,7 +164,7 @@ def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> lis
     for case in cases:
         decoder = case.decoder
         sizes = [floor_bytes(decoder, n) for n in (0, *case.contexts)]
-        add(weights_read_whole(decoder.model), sizes, decoder.variant.pages.name, "default")
+        add(weights_read_whole(decoder.our_modules.model), sizes, decoder.variant.pages.name, "default")
     for pages in page_sizes(device):
         add([], [size for size, _ in reads], pages, pages)
     return list(reads.values())

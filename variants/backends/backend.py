@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from variants import build_cache
 from variants.option import Move, Option, anywhere
-from variants.slots.cache import STATIC, CacheOption
+from variants.slots.cache import CONCAT, STATIC, CacheOption
 from variants.slots.kv import AS_PRECISION, KvOption
 from variants.slots.precision import PrecisionOption
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from variants.backends.modules import Modules
+    from variants.model import Model
+    from variants.slots.cache import Cache
 
 
 class Backend(Protocol):
@@ -37,11 +39,28 @@ class Backend(Protocol):
         return
 
 
+class Trunk(Backend, Protocol):
+    """A model with its cache, for any number of tokens."""
+
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def cache(self) -> Cache: ...
+
+    def forward(self, tokens: Tensor, every: bool) -> Tensor:
+        """tokens [B,T] int64 -> logits [B,T' or 1,V], of `every` position or at least of the last.
+
+        The cache holds the tokens afterwards.
+        """
+        ...
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class BackendOption(Option):
-    """`build` takes the modules, whose model and cache the step shares, and how the weights are stored."""
+    """`build` takes the trunk, whose model and cache the step shares, and how the weights are stored."""
 
-    build: Callable[[Modules, PrecisionOption], Backend]
+    build: Callable[[Trunk, PrecisionOption], Backend]
     owns: tuple[str, ...]  # slots whose options it does not use in a step: it brings its own
     caches: tuple[CacheOption, ...] | None  # that it reads; None: any
     kvs: tuple[KvOption, ...] | None  # stored so; None: any
@@ -70,13 +89,27 @@ def why_no_single_launch(device: str) -> str | None:
     return (why_no_triton if device == "cuda" else why_no_one_launch)(device)
 
 
-def _fused_triton(modules: Modules, precision: PrecisionOption) -> Backend:
+def why_no_transformers(device: str) -> str | None:
+    return None if find_spec("transformers") else "transformers is not installed: pip install transformers"
+
+
+def _our_modules(trunk: Trunk) -> Modules:
+    """The trunk whose weights the kernels know."""
+    from variants.backends.modules import Modules
+
+    assert isinstance(trunk, Modules)
+    return trunk
+
+
+def _fused_triton(trunk: Trunk, precision: PrecisionOption) -> Backend:
     from variants.backends.triton_step.steps import TritonStep  # only here: Triton is not everywhere
 
+    modules = _our_modules(trunk)
     return TritonStep(modules.model, modules.static_cache())
 
 
-def _one_launch(modules: Modules, precision: PrecisionOption) -> Backend:
+def _one_launch(trunk: Trunk, precision: PrecisionOption) -> Backend:
+    modules = _our_modules(trunk)
     if modules.model.device.type == "cpu":
         from variants.backends.one_launch import OneLaunch
 
@@ -93,13 +126,23 @@ FEWER_LAUNCHES = (
 
 MODULES = BackendOption(
     name="modules",
-    build=lambda modules, precision: modules,
+    build=lambda trunk, precision: trunk,
     owns=(),
     caches=None,
     kvs=None,
     attends_to_bucket=True,
     moves=(),
     why_not=anywhere,
+)
+TRANSFORMERS = BackendOption(
+    name="transformers",
+    build=lambda trunk, precision: trunk,
+    owns=("mask", "head", "attention"),
+    caches=(CONCAT, STATIC),
+    kvs=(AS_PRECISION,),
+    attends_to_bucket=True,
+    moves=(),
+    why_not=why_no_transformers,
 )
 FUSED_TRITON = BackendOption(
     name="fused Triton",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 from variants.config import GPTConfig
 from variants.option import Move, Option, anywhere
@@ -56,6 +56,15 @@ class Cache(Protocol):
         ...
 
     def buffers(self) -> list[Tensor]: ...
+
+
+@runtime_checkable
+class Preallocated(Protocol):
+    """A cache whose slots are there before they are filled."""
+
+    def poison(self, n: int, noise: float) -> None:
+        """Overwrite every slot past the first n with finite noise."""
+        ...
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

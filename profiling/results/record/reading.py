@@ -28,6 +28,7 @@ from profiling.results.record.untimed import (
     FaultsRecord,
     GenerateRecord,
     MemoryRecord,
+    ProveRecord,
     PurityRecord,
     SizingRecord,
     WorkRecord,
@@ -50,6 +51,7 @@ AnyRecord = (
     | SizingRecord
     | PurityRecord
     | FaultsRecord
+    | ProveRecord
     | PeersRecord
     | GenerateRecord
     | ArticlesRecord

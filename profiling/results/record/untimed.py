@@ -7,6 +7,7 @@ from typing import Literal
 
 from profiling.results.record.base import Record
 from profiling.results.record.part import Count, Numbers, Part, Positive, Size
+from profiling.results.record.proof import GateResult
 
 
 class CacheSizes(Part, frozen=True):
@@ -167,6 +168,12 @@ class FaultsRecord(Record, frozen=True, kw_only=True, tag="faults"):
     """Which injected fault is caught by what."""
 
     faults: list[Finding] = []
+
+
+class ProveRecord(Record, frozen=True, kw_only=True, tag="prove"):
+    """What the gate found of a model that transformers runs, by rung."""
+
+    proofs: dict[str, GateResult] = {}
 
 
 class Sampling(Part, frozen=True):

@@ -1,0 +1,69 @@
+"""The gate over a model of transformers: its truth is its own forward pass, in float64 and without a cache.
+
+transformers computes norms in float32 also there, so the truth is off by about a float32 rounding unit: it
+serves for float32 and coarser.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from profiling.gate.gate import ROWS, Gate
+from profiling.gate.oracle import KEPT_SEQUENCES, Truth
+from variants.backends.transformers_model import GrowingLayers, TransformersModel
+from variants.ladder import transformers_ladder
+from variants.slots.kv import KvOption
+from variants.slots.precision import PrecisionOption
+from variants.spec import Variant
+
+
+class Uncached(Truth):
+    """Float64 logits of whole texts, nothing cached; keys and values from a pass that starts empty."""
+
+    def __init__(self, model: TransformersModel) -> None:
+        """The copy takes 8 bytes per parameter."""
+        self.model = model.exact()
+        self._logits: dict[tuple[tuple[int, ...], bytes], Tensor] = {}
+
+    @torch.inference_mode()
+    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
+        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
+        key = tuple(tokens.shape), tokens.cpu().numpy().tobytes()
+        if key not in self._logits:
+            if len(self._logits) == KEPT_SEQUENCES:
+                del self._logits[next(iter(self._logits))]
+            self._logits[key] = self.model(tokens)
+        return self._logits[key][:, -last:]
+
+    @torch.inference_mode()
+    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
+        """Per layer, keys and values float64 [B,Hkv,T,D]."""
+        cache, n = GrowingLayers(), tokens.size(1)
+        self.model(tokens, cache.cache, every=False)
+        return [cache.contents(layer, n) for layer in range(self.model.config.n_layer)]
+
+
+class TransformersGate(Gate):
+    """Judges decoders of a `TransformersModel`; plain cached eager is its `hf`."""
+
+    model: TransformersModel
+    baseline = "hf"
+
+    def _plain(self, precision: str) -> Variant:
+        return transformers_ladder(precision)[self.baseline]
+
+    def _truth(self, precision: PrecisionOption, kv: KvOption) -> Truth:
+        return Uncached(self.model)
+
+    def _for_rows(self) -> Gate:
+        """The same model: one of another size may not exist in its family."""
+        return TransformersGate(
+            self.model,
+            self.precision,
+            batch=ROWS,
+            capacity=self.capacity,
+            steps=8,
+            forced=24,
+            seed=self.seed,
+        )
