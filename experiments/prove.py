@@ -33,7 +33,7 @@ STEPS, QUICK_STEPS = 48, 16  # greedy tokens, and at most as many random ones
 def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.prove", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--model", required=True, type=Path, help="a folder with config.json and safetensors")
+    add("--model", type=Path, metavar="FOLDER", help="a folder with config.json and safetensors")
     add("--variant", action="append", metavar="NAME,NAME", help="only these (default: all)")
     add("--device", choices=cli.DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     add("--precision", choices=("float32", "bfloat16"), default="float32", help="of the weights")
@@ -46,6 +46,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    if arguments.model is None:
+        raise UserError("--model is missing: give a folder in the Hugging Face layout")
     if arguments.capacity < MIN_CAPACITY:
         raise UserError(f"--capacity {arguments.capacity}: the checks need at least {MIN_CAPACITY} slots")
     rungs = _chosen(cli.names(arguments.variant), transformers_ladder(arguments.precision))
