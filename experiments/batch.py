@@ -177,7 +177,7 @@ def _phase_table(roof: Roofline) -> Table:
     ]
     title = (
         f"Prefill against decode; peaks {roof.flop_rate / 1e9:.0f} GFLOP/s and "
-        f"{roof.read_rate / 1e9:.1f} GB/s measured now"
+        f"{roof.read_rate / 1e9:.1f} GB/s, in the same rounds"
     )
     heads = ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read")
     return Table(heads, rows, title=title)

@@ -145,8 +145,11 @@ def flop_rate(found: Measured, name: str, context: int) -> float:
 
 def _peak(found: Measured) -> float:
     """FLOP/s of this machine's matmul."""
+    from profiling.results.peaks import matmul_rate
+
+    rate = matmul_rate(found.record)
     assert found.record.peaks is not None  # measured before anything is timed
-    return found.record.peaks.matmul_flop_per_s
+    return rate.mid if rate else found.record.peaks.matmul_flop_per_s
 
 
 def _steps_table(found: Measured, timed: Sequence[str]) -> Table:

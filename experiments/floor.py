@@ -18,6 +18,7 @@ from experiments.shared import cli
 from experiments.shared.measured import with_flags
 from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
+from profiling.results.record.workload import FLOOR_ROUNDS
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select
@@ -31,7 +32,6 @@ EXAMPLES = (
     *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
     "--resume runs/FOLDER --max-time 2m",
 )
-ROUNDS = 12  # what decides is timed in the duel
 DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
 QUICK = Workload(contexts=(10, 100), rounds=6, gate_steps=16, brief_gate=True, ttft_rounds=1, naive_rounds=1)
 
@@ -171,7 +171,7 @@ def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     """Flags over `--quick` over defaults; checked against the model."""
-    workload = QUICK if arguments.quick else Workload(rounds=ROUNDS)
+    workload = QUICK if arguments.quick else Workload(rounds=FLOOR_ROUNDS)
     workload = with_flags(replace(workload, batch=arguments.batch, seed=arguments.seed), arguments)
     # the defaults are GPT-2's: a smaller model keeps what fits
     fitting = [n for n in workload.contexts if n <= config.n_ctx - workload.tokens_after]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiling.results.record import Claim, Record
+from profiling.results.guard import disturbances
+from profiling.results.record import Claim, Measurement, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
@@ -19,6 +20,8 @@ def page(
 ) -> Page:
     """The answer, what was measured, the published figures (the record's `claims`), how the run was made."""
     made_by = [f"Made by `{record.command}`, {record.started}.", *record.warnings]
+    if isinstance(record, Measurement):
+        made_by += disturbances(record.machine)
     claims = record.claims
     return Page(
         f"{record.kind()}: {where(record)}",

@@ -50,7 +50,7 @@ def run() -> RunFolder:
             entry["slots"][context] = 2048
             entry["prediction"][context] = entry["prediction"]["40"]
     data["variants"][LONG] = data["variants"].pop("onelaunch")
-    for sample in data["samples"]:
+    for sample in (*data["samples"], *data["ttft"]):
         sample["variant"] = LONG if sample["variant"] == "onelaunch" else sample["variant"]
     data["variants"]["bf16"].update(status="failed", reason="a reason of many words " * 8)
     return RunFolder(GOLDEN, decoded(json.dumps(data).encode(), GOLDEN))

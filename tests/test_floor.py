@@ -15,6 +15,7 @@ import pytest
 from experiments import floor
 from profiling.measure.visits import Steps
 from profiling.results.folder import RunFolder
+from profiling.results.peaks import matmul_rate, read_rate
 from profiling.results.record import FloorRecord
 from variants.decoder import Decoder
 from variants.errors import UserError
@@ -70,6 +71,14 @@ def test_every_round_visits_every_subject_in_shuffled_order(finished: RunFolder)
         assert {v for v in visited if v[0] in cached} == {(name, n) for name in cached for n in (6, 20)}
     assert len({tuple(visits) for visits in order.values()}) > 1
     assert finished.record.recompiles_while_timing == 0
+
+
+def test_every_round_asks_what_the_machine_reaches_and_what_else_it_did(finished: RunFolder) -> None:
+    rounds = sorted({sample.round for sample in finished.record.samples})
+    assert [sample.round for sample in finished.record.matmuls] == rounds
+    assert [look.round for look in finished.record.machine] == rounds
+    for rate in (read_rate(finished.record), matmul_rate(finished.record)):
+        assert rate is not None and rate.mid > 0
 
 
 def test_parts_of_every_traced_step_sum_to_its_parts(finished: RunFolder) -> None:

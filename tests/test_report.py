@@ -17,6 +17,10 @@ from floor_run import AGAIN, BASELINE, GOLDEN, Record, copied, section, tables, 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling.results.folder import RunFolder
+from profiling.results.metrics import Measured
+from profiling.results.peaks import impossible
+from profiling.results.record import FloorRecord
 from profiling.results.stats import Interval
 from reports.build import build
 from reports.numbers import interval, number
@@ -38,6 +42,19 @@ def report(run: Path) -> str:
 def record(run: Path) -> Record:
     loaded: Record = json.loads((run / "run.json").read_text())
     return loaded
+
+
+@pytest.mark.parametrize("times,said", [(100.0, True), (1.0, False)])
+def test_a_step_below_its_floor_is_a_fault_of_the_instrument(
+    times: float, said: bool, tmp_path: Path
+) -> None:
+    def slower_reads(record: Record) -> None:
+        for read in record["floors"]:
+            read["ms"] = [times * ms for ms in read["ms"]]
+
+    found = impossible(Measured(RunFolder.load(copied(tmp_path / "run", slower_reads), FloorRecord).record))
+    assert bool(found) is said and all("times its memory floor, which cannot be" in text for text in found)
+    assert ("**Beware**" in text_of(tmp_path / "run")) is said
 
 
 def test_golden(run: Path, report: str) -> None:

@@ -32,12 +32,11 @@ def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Rates of this device. None is what could not be measured here."""
     clock = Clock(device)
     read_ms = _settled(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
-    n = MATMUL_SIZE[device.type]
-    a, b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+    product = SquareMatmul(device, dtype)
     node_us, kernel_us = _graph_node_us(clock, device)
     return Peaks(
         read_gb_per_s=LARGE_BYTES / read_ms / 1e6,
-        matmul_flop_per_s=2 * n**3 / _settled(clock, lambda: a @ b, 5) * 1e3,
+        matmul_flop_per_s=product.flops / _settled(clock, product, 5) * 1e3,
         launch_us=_launch_us(clock, device),
         graph_node_us=node_us,
         tape_op_us=_tape_op_us(clock, device),
@@ -108,6 +107,18 @@ def _profiler_event_us(clock: Clock, device: torch.device) -> float:
     with torch.profiler.profile(activities=activities(device)):
         profiled = fastest()
     return max(0.0, profiled - plain) * 1e3
+
+
+class SquareMatmul:
+    """A product of two square matrices that is as fast as this device computes."""
+
+    def __init__(self, device: torch.device, dtype: torch.dtype) -> None:
+        n = MATMUL_SIZE[device.type]
+        self.a, self.b = (torch.randn(n, n, device=device).to(dtype) for _ in range(2))
+        self.flops = 2 * n**3
+
+    def __call__(self) -> Tensor:
+        return self.a @ self.b
 
 
 class FloorReader:

@@ -13,17 +13,20 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
+import torch
+
 from profiling.gate import Gate
 from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Ring, fight, planned
 from profiling.measure.environment import environment
 from profiling.measure.expect import floor_bytes, predict, step_ops
+from profiling.measure.guard import Guard, unfit
 from profiling.measure.memory import decoder_bytes
-from profiling.measure.peaks import peaks
+from profiling.measure.peaks import SquareMatmul, peaks
 from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
-from profiling.measure.visits import Generation, Prefills, Prompt, Steps, plain_reads
+from profiling.measure.visits import Generation, PlainMatmul, Prefills, Prompt, Steps, plain_reads
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
 from profiling.results.record import (
@@ -89,6 +92,8 @@ class Runner(Generic[M]):
             model=Model(model_name, self.precision, self.model.config),
             peaks=peaks(self.model.device, self.model.dtype),
         )
+        for reason in unfit(torch.get_num_threads()):
+            self.run.warn(reason)
         self.run.save()
 
     def prove(self) -> None:
@@ -116,9 +121,11 @@ class Runner(Generic[M]):
         steps = [Steps(case, self.clock, record.entropy, record.samples) for case in self.cases]
         first = [Prompt(case, self.clock, record.ttft) for case in self.cases if case.full_size]
         reads = plain_reads(self.cases, workload.steps, record.floors)
+        product = SquareMatmul(self.model.device, self.model.dtype)
+        matmul = PlainMatmul(product, self.clock, workload.steps, record.matmuls)
         done = 1 + max((sample.round for sample in record.samples), default=-1)
         before = _compiled_graphs()
-        for rounds in self._rounds([*steps, *first, *reads], range(done, workload.rounds)):
+        for rounds in self._rounds([*steps, *first, *reads, matmul], range(done, workload.rounds)):
             if rounds.is_integer():
                 self.run.update(recompiles_while_timing=_compiled_graphs() - before)
                 self.progress("rounds", int(rounds), workload.rounds)
@@ -169,8 +176,10 @@ class Runner(Generic[M]):
 
     def _rounds(self, visits: Sequence[Visit], numbers: range) -> Iterator[float]:
         """The rounds, stored at the end of each."""
+        guard = Guard()
         for done in in_rounds(visits, self.record.entropy, numbers, self._drop):
             if done.is_integer():
+                self.record.machine.append(guard.look(round(done) - 1))
                 self.run.save()
             yield done
 

@@ -11,8 +11,15 @@ from torch import Tensor
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.expect import floor_bytes, weights_read_whole
-from profiling.measure.peaks import FloorReader, page_sizes
-from profiling.results.record import FirstToken, FloorRead, GenerationSample, PrefillSample, Sample
+from profiling.measure.peaks import FloorReader, SquareMatmul, page_sizes
+from profiling.results.record import (
+    FirstToken,
+    FloorRead,
+    GenerationSample,
+    MatmulSample,
+    PrefillSample,
+    Sample,
+)
 
 RELOADED_WARM_UP = 1  # untimed steps after a case was put at another context: its own code is warm already
 ALWAYS = 1 << 30  # rounds of what is part of every round
@@ -147,6 +154,24 @@ class PlainRead:
     def __call__(self, number: int) -> None:
         ms = self.reader.read_ms(self.size, warm_up=1, times=self.times)
         self.into.append(FloorRead(round=number, bytes=self.size, pages=self.pages, ms=ms))
+
+
+@dataclass(frozen=True)
+class PlainMatmul:
+    """What arithmetic this machine reaches, while it is measured."""
+
+    product: SquareMatmul
+    clock: Clock
+    times: int
+    into: list[MatmulSample]
+
+    subject = "plain matmul"
+    rounds = ALWAYS
+
+    def __call__(self, number: int) -> None:
+        self.product()
+        ms = self.clock.each_ms(self.product, self.times)
+        self.into.append(MatmulSample(round=number, flops=self.product.flops, ms=ms))
 
 
 def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> list[PlainRead]:

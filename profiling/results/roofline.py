@@ -14,6 +14,7 @@ from profiling.cost.work import (
     step_macs,
     weights_read_bytes,
 )
+from profiling.results.peaks import matmul_rate, read_rate
 from profiling.results.record import BatchRecord, Peaks, StepPrediction
 from variants.config import DTYPE_BYTES, GPTConfig
 
@@ -75,13 +76,15 @@ class Roofline:
 
     @property
     def read_rate(self) -> float:
-        """Bytes/s that this machine reads."""
-        return self.peaks.read_gb_per_s * 1e9
+        """Bytes/s that this machine reads: in the rounds, where it was asked there."""
+        rate = read_rate(self.record)
+        return rate.mid if rate else self.peaks.read_gb_per_s * 1e9
 
     @property
     def flop_rate(self) -> float:
-        """FLOP/s of this machine's matmul."""
-        return self.peaks.matmul_flop_per_s
+        """FLOP/s of this machine's matmul: in the rounds, where it was asked there."""
+        rate = matmul_rate(self.record)
+        return rate.mid if rate else self.peaks.matmul_flop_per_s
 
     @property
     def weight_bytes(self) -> int:

@@ -29,6 +29,10 @@ class Interval(NamedTuple):
     mid: float
     high: float
 
+    def scaled(self, by: float) -> Interval:
+        """In another unit."""
+        return Interval(*(by * x for x in self))
+
     def contains(self, value: float) -> bool:
         return self.low <= value <= self.high
 

@@ -8,6 +8,7 @@ from msgspec.structs import asdict as fields
 
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
+from profiling.results.peaks import impossible, matmul_rate, read_rate
 from profiling.results.record import Entry, Measurement, PredictedReplay
 from profiling.results.rung import ReplayOutcome, Rung
 from profiling.results.verdict import verdict
@@ -25,6 +26,8 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
         "device": record.environment.device_name if record.environment else None,
         "model": record.model.name if record.model else None,
         "read_gb_per_s": record.peaks.read_gb_per_s if record.peaks else None,
+        "peaks": {"read_bytes_per_s": read_rate(record), "matmul_flop_per_s": matmul_rate(record)},
+        "impossible": impossible(measured),
         "aa_ratio": measured.aa_ratio,
         "verdict": judged.word,
         "verdict_rule": judged.rule,

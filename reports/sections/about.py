@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profiling.results.record import Gpu, Model
 from profiling.results.record.page import Bullets, Code, Section, Sentence, Table
+from profiling.results.record.workload import FLOOR_ROUNDS
 from reports.numbers import code, interval, joined, number
 from reports.study import Study
 
@@ -34,8 +35,8 @@ def warnings(study: Study) -> Section | None:
     if recompiled:
         items.append(f"{recompiled} graphs were compiled while steps were timed")
     workload = study.record.workload
-    if workload and workload.rounds < 20:
-        items.append(f"{workload.rounds} rounds instead of the usual 20: intervals are wide")
+    if workload and workload.rounds < FLOOR_ROUNDS:
+        items.append(f"{workload.rounds} rounds instead of the usual {FLOOR_ROUNDS}: intervals are wide")
     return Section("Warnings", [Bullets(items)]) if items else None
 
 

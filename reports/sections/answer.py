@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from profiling.results.advice import advice, batch_rows, fastest
+from profiling.results.guard import disturbances
+from profiling.results.peaks import impossible
 from profiling.results.record.page import Block, Bullets, Section, Sentence, Table
 from profiling.results.stats import Interval
 from profiling.results.verdict import CONTRASTS, QUESTION, RULES, UNDECIDED, Numbers
@@ -29,7 +31,13 @@ def said(study: Study) -> list[Sentence]:
         *([Sentence(unfinished)] if study.record.status != "complete" else []),
         Sentence(f"**{judged.headline}**. {judged.sentence}{_gain(study)}"),
         Sentence(f"To check: {_check(study)}"),
+        *(Sentence(f"**Beware**: {what}.") for what in beware(study)),
     ]
+
+
+def beware(study: Study) -> list[str]:
+    """What was wrong with the machine or with the instrument while this was measured, and what to do."""
+    return [*impossible(study.measured), *disturbances(study.record.machine)]
 
 
 def _rules() -> list[Block]:

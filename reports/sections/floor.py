@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from profiling.results.effects import compare_readings
+from profiling.results.peaks import read_rate
 from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Curves
 from reports.numbers import code, interval, joined, megabytes, number
@@ -73,7 +74,7 @@ def memory_floor(study: Study) -> Section | None:
     rows = study.measured.page_floors() if study.timed else []
     if not rows:
         return None
-    peaks = study.record.peaks
+    rate = read_rate(study.record)
     cells = [
         [
             ", ".join(map(str, sorted(r.contexts))),
@@ -101,8 +102,8 @@ def memory_floor(study: Study) -> Section | None:
             Sentence(
                 "The fastest plain read, on all threads, of exactly the bytes that a step must read, in the "
                 "same rounds as the steps: median. Weights are read where they lie, if a rung has them on "
-                "that page size, else a buffer of as many bytes. Beside it, the read rate over a large "
-                f"buffer before the rounds: {number(peaks.read_gb_per_s if peaks else None)} GB/s."
+                "that page size, else a buffer of as many bytes. The most bytes were read "
+                f"at {interval(rate and rate.scaled(1e-9))} GB/s."
             ),
             Table(heads, cells),
         ],

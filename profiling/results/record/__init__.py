@@ -21,6 +21,7 @@ from profiling.results.record.entry import (
     Ops,
     StepPrediction,
 )
+from profiling.results.record.machine import MachineLook
 from profiling.results.record.part import Part, replaced
 from profiling.results.record.peers import PeerEntry, PeersRecord, PeersWorkload
 from profiling.results.record.proof import CheckErrors, Drift, GateCheck, GateResult
@@ -30,6 +31,7 @@ from profiling.results.record.samples import (
     FirstToken,
     FloorRead,
     GenerationSample,
+    MatmulSample,
     PrefillSample,
     Sample,
 )
@@ -118,6 +120,8 @@ __all__ = [
     "GrowthRecord",
     "HeldBytes",
     "InjectedWait",
+    "MachineLook",
+    "MatmulSample",
     "Measurement",
     "Memory",
     "MemoryRecord",

@@ -7,9 +7,10 @@ from typing import Literal
 from profiling.results.record.claim import Claim
 from profiling.results.record.duel import DuelSteps
 from profiling.results.record.entry import Entry
+from profiling.results.record.machine import MachineLook
 from profiling.results.record.page import Page
 from profiling.results.record.part import Count, Part
-from profiling.results.record.samples import FirstToken, FloorRead, Sample
+from profiling.results.record.samples import FirstToken, FloorRead, MatmulSample, Sample
 from profiling.results.record.setting import Environment, Model, Peaks
 from profiling.results.record.traces import PredictedReplay
 from profiling.results.record.workload import Workload
@@ -44,6 +45,8 @@ class Measurement(Record, frozen=True, kw_only=True):
     variants: dict[str, Entry] = {}
     samples: list[Sample] = []
     floors: list[FloorRead] = []
+    matmuls: list[MatmulSample] = []
+    machine: list[MachineLook] = []
     ttft: list[FirstToken] = []
     duel: DuelSteps | None = None
     predicted_replay: PredictedReplay | None = None

@@ -34,6 +34,14 @@ class FloorRead(Part, frozen=True, kw_only=True):
     ms: Numbers
 
 
+class MatmulSample(Part, frozen=True, kw_only=True):
+    """Products of large square matrices in the model's dtype, of so many floating point operations each."""
+
+    round: Count
+    flops: Size
+    ms: Numbers
+
+
 class FirstToken(Part, frozen=True, kw_only=True):
     """A prefill of the workload's prompt."""
 

@@ -10,6 +10,7 @@ from profiling.results.record.part import Count, Part, Size
 from variants.config import GPTConfig
 from variants.errors import UserError
 
+FLOOR_ROUNDS = 12  # of a floor run: what decides is timed in the duel
 BUCKETS = (128, 512, 2048)  # few, since every bucket is one more compiled step to compile, record or capture
 
 

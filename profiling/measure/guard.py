@@ -1,0 +1,80 @@
+"""Is the machine fit to be measured, before and while it is? What is seen goes into the record."""
+
+from __future__ import annotations
+
+import sysconfig
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from profiling.results.record import MachineLook
+
+MAX_LOAD = 0.25  # per core, at the start
+THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"
+
+
+class Guard:
+    """Looks at the machine between rounds; `look` covers the time since the look before."""
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        self.sys = sys
+        self.before = self._counters()
+
+    def look(self, number: int) -> MachineLook:
+        """What else happened until the end of round `number`."""
+        before, now = self.before, self._counters()
+        self.before = now
+        passed = {key: max(0.0, value - before[key]) for key, value in now.items() if key in before}
+        all_cores = passed["busy"] + passed["idle"] + passed.get("stolen", 0.0)
+        stolen = passed["stolen"] / all_cores if "stolen" in passed and all_cores else None
+        return MachineLook(
+            round=number,
+            busy_elsewhere=max(0.0, passed["busy"] - passed["ours"]) / max(passed["seconds"], 1e-9),
+            stolen=stolen,
+            swapped_bytes=int(passed.get("swapped", 0)),
+            throttled=int(passed["throttled"]) if "throttled" in passed else None,
+        )
+
+    def _counters(self) -> dict[str, float]:
+        """Seconds of all cores since the start, and counts; what this system does not tell is left out."""
+        cpu, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        idle = cpu.idle + getattr(cpu, "iowait", 0.0)
+        stolen = getattr(cpu, "steal", None)
+        counters = {
+            "seconds": time.monotonic(),
+            "idle": idle,
+            "busy": _busy(cpu),
+            "ours": own.user + own.system + own.children_user + own.children_system,
+        }
+        if stolen is not None:
+            counters["stolen"] = stolen
+        swap = psutil.swap_memory()
+        counters["swapped"] = swap.sin + swap.sout
+        files = list(self.sys.glob(THROTTLES))
+        if files:
+            counters["throttled"] = sum(int(file.read_text()) for file in files)
+        return counters
+
+
+def _busy(cpu: Any) -> float:
+    """A guest's time is counted among user and nice already."""
+    return float(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system + getattr(cpu, "irq", 0.0))
+
+
+def unfit(threads: int) -> list[str]:
+    """What makes this process slow or noisy before it has begun, each with what to do."""
+    found = []
+    cores = psutil.cpu_count(logical=False)
+    if cores and threads > cores:
+        found.append(f"{threads} threads on {cores} physical cores wait for each other: --threads {cores}")
+    if sysconfig.get_config_var("Py_DEBUG"):
+        found.append("this Python is a debug build, which is slower: use a release build")
+    if torch.version.debug:
+        found.append("this torch is a debug build, which is slower: use a release build")
+    load = psutil.getloadavg()[0]
+    if load > MAX_LOAD * (psutil.cpu_count() or 1):
+        found.append(f"the load was {load:.1f} before anything ran: end what else is running, or wait")
+    return found

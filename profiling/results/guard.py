@@ -1,0 +1,43 @@
+"""What was wrong with the machine while it was measured, and what to do about it. Torch-free."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from profiling.results.record import MachineLook
+
+MAX_BUSY_ELSEWHERE = 0.1  # cores, in a round
+MAX_STOLEN = 0.02  # of the time of all cores, in a round
+
+
+def disturbances(looks: Sequence[MachineLook]) -> list[str]:
+    """One sentence per kind, with the rounds that it was seen in and what to do."""
+    found = []
+    busy = [look.busy_elsewhere for look in looks if look.busy_elsewhere > MAX_BUSY_ELSEWHERE]
+    if busy:
+        found.append(
+            f"other processes kept up to {max(busy):.1f} cores busy ({_in(busy, looks)}): end them, or run "
+            "again"
+        )
+    stolen = [look.stolen for look in looks if look.stolen is not None and look.stolen > MAX_STOLEN]
+    if stolen:
+        found.append(
+            f"the hypervisor gave up to {max(stolen):.0%} of the cores' time to other machines "
+            f"({_in(stolen, looks)}): another time or a machine of your own is steadier"
+        )
+    swapped = [look.swapped_bytes for look in looks if look.swapped_bytes]
+    if swapped:
+        found.append(
+            f"{sum(swapped) >> 20} MiB were swapped ({_in(swapped, looks)}): free memory, or take a "
+            "smaller model"
+        )
+    hot = [look.throttled for look in looks if look.throttled]
+    if hot:
+        found.append(
+            f"cores were throttled for heat {sum(hot)} times ({_in(hot, looks)}): let the machine cool down"
+        )
+    return found
+
+
+def _in(seen: Sequence[float], looks: Sequence[MachineLook]) -> str:
+    return f"in {len(seen)} of {len(looks)} rounds"

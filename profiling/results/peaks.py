@@ -1,0 +1,38 @@
+"""What the machine reached in the rounds themselves, and what cannot be true beside it. Torch-free.
+
+A rate that was read once at the start stands beside steps of another minute: one machine's records said 14 to
+31 GB/s. In the rounds the same minute is asked.
+"""
+
+from __future__ import annotations
+
+from statistics import median
+
+from profiling.results.metrics import Measured
+from profiling.results.record import Measurement
+from profiling.results.stats import Interval, robust_interval
+
+
+def read_rate(record: Measurement) -> Interval | None:
+    """Bytes/s of a plain read of the most bytes on default pages; None for fewer than two rounds."""
+    reads = [read for read in record.floors if read.pages == "default"]
+    most = max((read.bytes for read in reads), default=0)
+    return robust_interval([read.bytes / median(read.ms) * 1e3 for read in reads if read.bytes == most])
+
+
+def matmul_rate(record: Measurement) -> Interval | None:
+    """FLOP/s of a large product; None for fewer than two rounds."""
+    return robust_interval([sample.flops / median(sample.ms) * 1e3 for sample in record.matmuls])
+
+
+def impossible(measured: Measured) -> list[str]:
+    """Steps that took less than reading their bytes takes: then the instrument is wrong, not the limit."""
+    found = []
+    for rung in measured.ladder():
+        ratio = rung.ratio_to_memory_floor if rung.measured else None
+        if ratio is not None and ratio.high < 1:
+            found.append(
+                f"`{rung.variant}` took {ratio.mid:.2f} times its memory floor, which cannot be: the plain "
+                "read was slower than this machine reads, so its distances to the floor are wrong"
+            )
+    return found

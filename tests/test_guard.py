@@ -1,0 +1,104 @@
+"""The machine is watched while it is measured, and each disturbance says what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+import pytest
+import torch
+
+from profiling.measure import guard
+from profiling.results.guard import disturbances
+from profiling.results.record import MachineLook
+
+
+def look(**changes: float | None) -> MachineLook:
+    quiet: dict[str, float | None] = {
+        "busy_elsewhere": 0.0,
+        "stolen": 0.0,
+        "swapped_bytes": 0,
+        "throttled": 0,
+    }
+    return MachineLook(round=0, **(quiet | changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "changes,said",
+    [
+        ({"busy_elsewhere": 0.11}, "up to 0.1 cores busy (in 1 of 3 rounds): end them"),
+        ({"stolen": 0.03}, "up to 3% of the cores' time"),
+        ({"swapped_bytes": 3 << 20}, "3 MiB were swapped"),
+        ({"throttled": 4}, "throttled for heat 4 times"),
+    ],
+)
+def test_every_disturbance_is_said_with_what_to_do(changes: dict[str, float], said: str) -> None:
+    (found,) = disturbances([look(), look(**changes), look()])
+    assert said in found and ": " in found
+
+
+@pytest.mark.parametrize(
+    "changes", [{"busy_elsewhere": 0.1}, {"stolen": 0.02}, {"stolen": None, "throttled": None}]
+)
+def test_a_quiet_machine_or_one_that_does_not_tell_is_not_blamed(changes: dict[str, float | None]) -> None:
+    assert disturbances([look(**changes)] * 3) == [] and disturbances([]) == []
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A machine of two cores whose counters a test sets, seconds."""
+    machine = SimpleNamespace(seconds=0.0, user=0.0, idle=0.0, steal=0.0, ours=0.0, swapped=0)
+    monkeypatch.setattr(guard.time, "monotonic", lambda: machine.seconds)
+    monkeypatch.setattr(
+        psutil,
+        "cpu_times",
+        lambda: SimpleNamespace(user=machine.user, system=0.0, idle=machine.idle, steal=machine.steal),
+    )
+    monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(sin=machine.swapped, sout=0))
+    own = SimpleNamespace(
+        cpu_times=lambda: SimpleNamespace(
+            user=machine.ours, system=0.0, children_user=0.0, children_system=0.0
+        )
+    )
+    monkeypatch.setattr(psutil, "Process", lambda: own)
+    yield machine
+
+
+def test_a_look_covers_what_happened_since_the_last(clock: SimpleNamespace, tmp_path: Path) -> None:
+    file = tmp_path / "devices/system/cpu/cpu0/thermal_throttle/core_throttle_count"
+    file.parent.mkdir(parents=True)
+    file.write_text("7\n")
+    watched = guard.Guard(tmp_path)
+    clock.seconds, clock.user, clock.ours, clock.idle, clock.steal, clock.swapped = 10, 15, 10, 4, 1, 4096
+    file.write_text("9\n")
+    found = watched.look(3)
+    assert (found.round, found.busy_elsewhere, found.swapped_bytes, found.throttled) == (3, 0.5, 4096, 2)
+    assert found.stolen == pytest.approx(1 / 20)
+    again = watched.look(4)
+    assert (again.busy_elsewhere, again.stolen, again.swapped_bytes, again.throttled) == (0, None, 0, 0)
+
+
+def test_a_machine_that_does_not_tell_of_heat_is_unknown(clock: SimpleNamespace, tmp_path: Path) -> None:
+    assert guard.Guard(tmp_path).look(0).throttled is None
+
+
+@pytest.mark.parametrize(
+    "name,value,said",
+    [
+        ("cpu_count", lambda logical=True: 2, "4 threads on 2 physical cores"),
+        ("getloadavg", lambda: (1e6, 0, 0), "the load was 1000000.0 before anything ran"),
+    ],
+)
+def test_what_makes_a_process_slow_is_said_beforehand(
+    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8)
+    monkeypatch.setattr(psutil, "getloadavg", lambda: (0.0, 0.0, 0.0))
+    assert guard.unfit(4) == []
+    monkeypatch.setattr(psutil, name, value)
+    (found,) = guard.unfit(4)
+    assert said in found
+    monkeypatch.setattr(torch.version, "debug", True)
+    assert len(guard.unfit(4)) == 2
