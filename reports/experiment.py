@@ -21,7 +21,7 @@ def page(
     """The answer, what was measured, the published figures (the record's `claims`), how the run was made."""
     made_by = [f"Made by `{record.command}`, {record.started}.", *record.warnings]
     if isinstance(record, Measurement):
-        made_by += disturbances(record.machine)
+        made_by += disturbances(record)
     claims = record.claims
     return Page(
         f"{record.kind()}: {where(record)}",

@@ -107,7 +107,7 @@ def by_hand(per_token_ms: float) -> Measured:
     prediction = {0: StepPrediction(1000, 0, 1, 1), 100: StepPrediction(2000, 0, 1, 1)}
     record = PointRecord(
         **setting(contexts=(0, 100)),
-        variants={"x": entry(prediction=prediction)},
+        variants={"x": entry(status="proven", prediction=prediction)},
         samples=samples,
         floors=floors,
     )

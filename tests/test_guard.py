@@ -9,10 +9,12 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from msgspec.structs import replace
+from records import MADE
 
 from profiling.measure import guard
 from profiling.results.guard import disturbances
-from profiling.results.record import MachineLook
+from profiling.results.record import Environment, FloorRecord, MachineLook
 
 
 def look(**changes: float | None) -> MachineLook:
@@ -25,6 +27,26 @@ def look(**changes: float | None) -> MachineLook:
     return MachineLook(round=0, **(quiet | changes))  # type: ignore[arg-type]
 
 
+ENVIRONMENT = Environment(
+    device="cpu",
+    device_name="cpu",
+    cpu="cpu",
+    cores=2,
+    threads=2,
+    simd="",
+    memory_bytes=1,
+    huge_pages=None,
+    os="",
+    python="",
+    packages={},
+    load_at_start=0.0,
+)
+
+
+def record(*looks: MachineLook) -> FloorRecord:
+    return FloorRecord(**MADE, environment=ENVIRONMENT, machine=list(looks))
+
+
 @pytest.mark.parametrize(
     "changes,said",
     [
@@ -35,7 +57,7 @@ def look(**changes: float | None) -> MachineLook:
     ],
 )
 def test_every_disturbance_is_said_with_what_to_do(changes: dict[str, float], said: str) -> None:
-    (found,) = disturbances([look(), look(**changes), look()])
+    (found,) = disturbances(record(look(), look(**changes), look()))
     assert said in found and ": " in found
 
 
@@ -43,7 +65,7 @@ def test_every_disturbance_is_said_with_what_to_do(changes: dict[str, float], sa
     "changes", [{"busy_elsewhere": 0.1}, {"stolen": 0.02}, {"stolen": None, "throttled": None}]
 )
 def test_a_quiet_machine_or_one_that_does_not_tell_is_not_blamed(changes: dict[str, float | None]) -> None:
-    assert disturbances([look(**changes)] * 3) == [] and disturbances([]) == []
+    assert disturbances(record(*[look(**changes)] * 3)) == [] and disturbances(record()) == []
 
 
 @pytest.fixture
@@ -84,21 +106,17 @@ def test_a_machine_that_does_not_tell_of_heat_is_unknown(clock: SimpleNamespace,
     assert guard.Guard(tmp_path).look(0).throttled is None
 
 
-@pytest.mark.parametrize(
-    "name,value,said",
-    [
-        ("cpu_count", lambda logical=True: 2, "4 threads on 2 physical cores"),
-        ("getloadavg", lambda: (1e6, 0, 0), "the load was 1000000.0 before anything ran"),
-    ],
-)
-def test_what_makes_a_process_slow_is_said_beforehand(
-    name: str, value: object, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8)
-    monkeypatch.setattr(psutil, "getloadavg", lambda: (0.0, 0.0, 0.0))
-    assert guard.unfit(4) == []
-    monkeypatch.setattr(psutil, name, value)
+def test_what_makes_a_process_slow_is_said_beforehand(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(psutil, "cpu_count", lambda logical=True: 8 if logical else 2)
+    assert guard.unfit(2) == []
     (found,) = guard.unfit(4)
-    assert said in found
+    assert "4 threads on 2 physical cores" in found and "--threads 2" in found
     monkeypatch.setattr(torch.version, "debug", True)
     assert len(guard.unfit(4)) == 2
+
+
+@pytest.mark.parametrize("load,said", [(1.0, False), (1.1, True)])
+def test_a_load_before_the_run_is_said(load: float, said: bool) -> None:
+    loaded = replace(ENVIRONMENT, cores=2, load_at_start=load)
+    found = disturbances(replace(record(), environment=loaded))
+    assert bool(found) is said and all("the load was 1.1 before anything ran" in text for text in found)

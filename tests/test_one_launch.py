@@ -17,6 +17,7 @@ from profiling.analysis.phases import add_phases, phase_table
 from profiling.gate.gate import Gate
 from profiling.measure.expect import step_ops
 from profiling.measure.tracing import trace_steps
+from profiling.results.record import Ops
 from variants.backends.one_launch import PHASES, OneLaunch, PlainRead, Span, why_no_one_launch
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
@@ -166,7 +167,7 @@ def test_the_profiler_sees_one_op_and_its_phases(tiny: GPT, tmp_path: Path) -> N
     ops = [event["name"] for event in events if event.get("cat") == "cpu_op"]
     phases = [event for event in events if event.get("cat") == "one_launch_phase"]
     assert ops == ["decode_floor::one_launch_step"] * 5
-    assert step_ops(decoder) == {"computing_ops": 1, "view_ops": 0}
+    assert step_ops(decoder) == Ops(computing_ops=1, view_ops=0)
     assert len(phases) == 5 * (2 + 5 * tiny.config.n_layer)
     op = next(event for event in events if event.get("cat") == "cpu_op")
     inside = [event for event in phases if op["ts"] <= event["ts"] <= op["ts"] + op["dur"]]

@@ -35,7 +35,9 @@ RUNS = "data/plugin/pytorch_profiler/runs"
 
 def run_folder(path: Path) -> Path:
     (path / "traces").mkdir(parents=True)
-    (path / "run.json").write_text(json.dumps({"schema": 1}))
+    (path / "run.json").write_text(
+        json.dumps({"schema": 3, "experiment": "floor", "command": "", "started": ""})
+    )
     on_host().write(path / "traces" / "cat.pt.trace.json.gz")
     eager().write(path / "traces" / "a b&c#1.pt.trace.json")
     return path

@@ -12,7 +12,6 @@ import torch
 
 from profiling.results.record import MachineLook
 
-MAX_LOAD = 0.25  # per core, at the start
 THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"
 
 
@@ -74,7 +73,4 @@ def unfit(threads: int) -> list[str]:
         found.append("this Python is a debug build, which is slower: use a release build")
     if torch.version.debug:
         found.append("this torch is a debug build, which is slower: use a release build")
-    load = psutil.getloadavg()[0]
-    if load > MAX_LOAD * (psutil.cpu_count() or 1):
-        found.append(f"the load was {load:.1f} before anything ran: end what else is running, or wait")
     return found

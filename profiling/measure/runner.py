@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import secrets
 import sys
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
@@ -20,10 +19,9 @@ from profiling.measure.cases import Case, Inputs, described, narrow_config, widt
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Ring, fight, planned
 from profiling.measure.environment import environment
-from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.guard import Guard, unfit
-from profiling.measure.memory import decoder_bytes
 from profiling.measure.peaks import SquareMatmul, peaks
+from profiling.measure.proving import Proving, note
 from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
 from profiling.measure.visits import Generation, PlainMatmul, Prefills, Prompt, Steps, plain_reads
@@ -31,7 +29,6 @@ from profiling.results.folder import RunFolder
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
 from profiling.results.record import (
     BatchRecord,
-    CompiledStep,
     DuelSteps,
     DuelTrace,
     Entry,
@@ -41,10 +38,8 @@ from profiling.results.record import (
     PredictedReplay,
     ThroughputRecord,
     Workload,
-    replaced,
 )
 from profiling.results.verdict import UNDECIDED, verdict
-from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE
 from variants.model import GPT, random_model
@@ -225,8 +220,7 @@ class Runner(Generic[M]):
         return self.record.variants[name]
 
     def _note(self, name: str, **found: object) -> None:
-        """Put what was found of a variant into the record."""
-        self.record.variants[name] = replaced(self._entry(name), **found)
+        note(self.record.variants, name, **found)
 
     def _prepare_model(
         self,
@@ -248,61 +242,17 @@ class Runner(Generic[M]):
             seed=workload.seed,
             brief=workload.brief_gate,
         )
+        proving = Proving(inputs, buckets, gate, full, workload, self.peaks, self.record.variants)
         # the baseline first: its errors are the budget of all others
         for number, variant in enumerate(sorted(variants, key=lambda v: v.name != BASELINE)):
             self.progress(
                 f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
             )
-            decoder = self._proven(variant, inputs, buckets, gate, full)
+            decoder = proving.decoder(variant)
             if decoder is not None:
                 for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
                     self.cases.append(Case(name, decoder, contexts, inputs, full, workload))
             self.run.save()
-
-    def _proven(
-        self, variant: Variant, inputs: Inputs, buckets: tuple[int, ...], gate: Gate, full: bool
-    ) -> Decoder | None:
-        """A decoder that passed the gate, or None with the reason in the record."""
-        name, model = variant.name, inputs.model
-        reason = variant.why_not(model.device.type)
-        if reason:
-            self._note(name, status="not run", reason=reason)
-            return None
-        start = time.perf_counter()
-        try:
-            decoder = Decoder.of(
-                variant, model, batch=self.workload.batch, capacity=buckets[-1], buckets=buckets
-            )
-            compiled = [CompiledStep(cost.seconds, cost.bytes) for cost in decoder.warm_up()]
-            seconds = time.perf_counter() - start
-            result = gate.check(decoder) if full else gate.check_briefly(decoder)
-            decoder.verify()
-            if full and result.status == "pass":
-                self._describe_decoder(name, decoder, inputs)
-        except Exception as error:  # whatever a variant does wrong, the others are still measured
-            self._note(name, status="failed", reason=one_line(error))
-            return None
-        reason = result.reason
-        if full:
-            self._note(name, gate=result, compiled_steps=compiled, warm_up_s=seconds)
-        else:
-            width, n_bytes = model.config.n_embd, floor_bytes(decoder, self.workload.contexts[0])
-            self._note(name, narrow_bytes=self._entry(name).narrow_bytes | {width: n_bytes})
-            reason = f"at width {width}: {reason}" if reason else ""
-        self._note(name, status="failed" if reason else "proven", reason=reason)
-        return None if reason else decoder
-
-    def _describe_decoder(self, name: str, decoder: Decoder, inputs: Inputs) -> None:
-        """Prediction and ops before anything is timed, and what it holds at the largest context."""
-        contexts, ops = self.workload.contexts, step_ops(decoder)
-        decoder.load(*inputs.first(contexts[-1]))
-        self._note(
-            name,
-            prediction={n: predict(decoder, n, self.peaks) for n in (0, *contexts)},
-            ops=ops,
-            memory=decoder_bytes(decoder),
-            slots={n: decoder.bucket(n) for n in contexts},
-        )
 
 
 def _compiled_graphs() -> int:

@@ -4,14 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from profiling.results.record import MachineLook
+from profiling.results.record import Environment, MachineLook, Measurement
 
+MAX_LOAD = 0.5  # per core, at the start
 MAX_BUSY_ELSEWHERE = 0.1  # cores, in a round
 MAX_STOLEN = 0.02  # of the time of all cores, in a round
 
 
-def disturbances(looks: Sequence[MachineLook]) -> list[str]:
+def disturbances(record: Measurement) -> list[str]:
     """One sentence per kind, with the rounds that it was seen in and what to do."""
+    return [*_before(record.environment), *_while_measured(record.machine)]
+
+
+def _before(e: Environment | None) -> list[str]:
+    if e is None or not e.cores or e.load_at_start <= MAX_LOAD * e.cores:
+        return []
+    return [f"the load was {e.load_at_start:.1f} before anything ran: end what else is running, or wait"]
+
+
+def _while_measured(looks: Sequence[MachineLook]) -> list[str]:
     found = []
     busy = [look.busy_elsewhere for look in looks if look.busy_elsewhere > MAX_BUSY_ELSEWHERE]
     if busy:

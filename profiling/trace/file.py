@@ -19,6 +19,8 @@ from profiling.trace.source import Source, open_source
 
 REPEATED_SHARE = 0.25
 """Of all events: by accident two are alike, not a quarter of them."""
+MIN_DISTINCT = 6
+"""Events, below which nothing can be said of how often they are alike by accident."""
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,7 @@ class Trace:
 def _once(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
     """The events without repeats, where there are so many that a file was joined to itself."""
     repeated = frame.duplicated()
-    if repeated.mean() < REPEATED_SHARE:
+    if (~repeated).sum() < MIN_DISTINCT or repeated.mean() < REPEATED_SHARE:
         return frame
     source.warn(f"{repeated.sum()} of {len(frame)} events are repeated, to the nanosecond, and count once")
     return frame[~repeated].reset_index(drop=True)

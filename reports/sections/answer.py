@@ -37,7 +37,7 @@ def said(study: Study) -> list[Sentence]:
 
 def beware(study: Study) -> list[str]:
     """What was wrong with the machine or with the instrument while this was measured, and what to do."""
-    return [*impossible(study.measured), *disturbances(study.record.machine)]
+    return [*impossible(study.measured), *disturbances(study.record)]
 
 
 def _rules() -> list[Block]:

@@ -84,6 +84,8 @@ class SizedModel(Part, frozen=True):
     parameters: int | None
     weights_bytes: int | None
     dtype: str | None
+    model_type: str = ""
+    step_parameters: int | None = None
 
 
 class FittingPlan(Part, frozen=True):
