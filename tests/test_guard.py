@@ -115,8 +115,8 @@ def test_what_makes_a_process_slow_is_said_beforehand(monkeypatch: pytest.Monkey
     assert len(guard.unfit(4)) == 2
 
 
-@pytest.mark.parametrize("load,said", [(1.0, False), (1.1, True)])
+@pytest.mark.parametrize("load,said", [(2.0, False), (2.1, True)])
 def test_a_load_before_the_run_is_said(load: float, said: bool) -> None:
     loaded = replace(ENVIRONMENT, cores=2, load_at_start=load)
     found = disturbances(replace(record(), environment=loaded))
-    assert bool(found) is said and all("the load was 1.1 before anything ran" in text for text in found)
+    assert bool(found) is said and all("the load was 2.1 before anything ran" in text for text in found)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from profiling.results.record import Environment, MachineLook, Measurement
 
-MAX_LOAD = 0.5  # per core, at the start
+MAX_LOAD = 1.0  # per core, at the start: beyond it a step waits for its turn
 MAX_BUSY_ELSEWHERE = 0.1  # cores, in a round
 MAX_STOLEN = 0.02  # of the time of all cores, in a round
 
