@@ -67,13 +67,14 @@ template <class W>
 Model make(Memory& memory) {
   using KV = typename W::Cache;
   const auto norm = [&] { return Norm{memory.floats(kWidth), memory.floats(kWidth)}; };
-  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, 1e-5f};
+  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, false, 1e-5f};
   m.token_table = scalars<KV>(memory, kVocab * kWidth);
   m.position_table = scalars<KV>(memory, kCapacity * kWidth);
   for (int64_t layer = 0; layer < kLayers; layer++) {
     const int64_t slots = kBatch * kKvHeads * kCapacity * kHeadDim;
-    m.blocks.push_back({norm(), norm(), linear<W>(memory, kQkv, kWidth, true), linear<W>(memory, kWidth, kWidth, true),
-                        linear<W>(memory, kInner, kWidth, true), linear<W>(memory, kWidth, kInner, true),
+    m.blocks.push_back({norm(), norm(), Norm{}, Norm{}, linear<W>(memory, kQkv, kWidth, true),
+                        linear<W>(memory, kWidth, kWidth, true), linear<W>(memory, kInner, kWidth, true),
+                        linear<W>(memory, kWidth, kInner, true),
                         scalars<KV>(memory, slots), scalars<KV>(memory, slots)});
   }
   m.ln_f = norm();
