@@ -118,7 +118,7 @@ def test_a_broken_event_costs_only_itself_between_pieces(tmp_path, monkeypatch) 
         (b"\x1f\x8bgarbage", "damaged"),
         (b"PK\x03\x04", "zip archive; convert it first: unzip -p"),
         (b"\x28\xb5\x2f\xfd", "zstd; convert it first: zstd -d"),
-        (gzip.compress(b"\x28\xb5\x2f\xfd"), "zstd"),
+        (gzip.compress(b"\x28\xb5\x2f\xfd", mtime=0), "zstd"),
         (b"BZh9", "bzip2"),
         (b"\xfd7zXZ\0", "xz"),
         (b"\x0a\x05\x08\x01\x10\x02", "Perfetto trace in protobuf; convert it first: traceconv json"),
