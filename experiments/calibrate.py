@@ -197,14 +197,14 @@ def _alarms_table(duels: Sequence[StepDifference], ratios: Sequence[Interval | N
 
 
 def _waits_table(waits: Sequence[InjectedWait]) -> Table:
-    from profiling.results.calibration import found_ms, gap_share, recovered
+    from profiling.results.calibration import found_ms, recovered, share_in_gap
 
     rows = []
     for wait in waits:
         ms = found_ms(wait.found)
         found = "unknown" if ms is None else f"{ms.mid:.3f} [{ms.low:.3f}, {ms.high:.3f}]"
         said = "yes" if recovered(wait) else "no"
-        rows.append([wait.kind, f"{wait.ms:.1f}", found, said, f"{gap_share(wait):.0%}"])
+        rows.append([wait.kind, f"{wait.ms:.1f}", found, said, f"{share_in_gap(wait):.0%}"])
     heads = ["wait", "injected, ms", "found, ms", "recovered", "put into the gap"]
     return Table(heads, rows, title="Injected waits")
 

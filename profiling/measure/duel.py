@@ -16,11 +16,11 @@ from statistics import median
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.tracing import traced
-from profiling.results.duel import next_look
+from profiling.results.duel import TRACE_EVERY, next_look
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
 
-OTHERS_EVERY, TRACE_EVERY = 4, 10  # turns
+OTHERS_EVERY = 4  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
 
 Pair = tuple[str, str]

@@ -9,21 +9,22 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.results.duel import LOOKS, confidence_of_look
+from profiling.results.duel import LOOKS, TRACE_EVERY, confidence_of_look
 from profiling.results.record import InjectedWait, StepDifference, Truth, WordsGiven
+from profiling.results.record.workload import FLOOR_ROUNDS
 from profiling.results.stats import Estimate, Interval, combined, estimate
 from profiling.results.verdict import UNDECIDED, Numbers, judge
 
 IN_PYTHON, PER_OP, IN_A_KERNEL = "once per step, in Python", "before every op", "inside a kernel"
 SHARE_OFF, MS_OFF = 0.05, 0.02  # a wait is recovered within the larger of these
-ROUNDS, TRACE_EVERY, MIN_TRACES = 12, 10, 4  # of a made run, as in a real one
+MIN_TRACES = 4  # of a made run
 NEIGHBOURS = 8  # blocks that are drawn together, so that their correlation stays
 
 
 def found_ms(difference: StepDifference) -> Interval | None:
     """What the second step takes off the first, ms; None for fewer than two blocks."""
     found = estimate(difference.shares)
-    return None if found is None else Interval(*(difference.step_ms * share for share in found.interval()))
+    return None if found is None else found.interval().scaled(difference.step_ms)
 
 
 def false_alarm(difference: StepDifference) -> bool:
@@ -38,14 +39,14 @@ def recovered(wait: InjectedWait) -> bool:
     return ms is not None and abs(ms.mid - wait.ms) <= max(SHARE_OFF * wait.ms, MS_OFF)
 
 
-def gap_share(wait: InjectedWait) -> float:
+def share_in_gap(wait: InjectedWait) -> float:
     """Share of the wait that the traces put where no op was busy."""
     return (median(wait.gaps_waiting_ms) - median(wait.gaps_plain_ms)) / wait.ms
 
 
 def placed(wait: InjectedWait) -> bool:
     """Whether the traces put most of it on the right side: only what a kernel spends is not the gap's."""
-    return (gap_share(wait) > 1 / 2) == (wait.kind != IN_A_KERNEL)
+    return (share_in_gap(wait) > 1 / 2) == (wait.kind != IN_A_KERNEL)
 
 
 def share_interval(hits: int, of: int) -> Interval:
@@ -85,7 +86,7 @@ def words(truth: Truth, noise: Noise, times: int, loaded: bool, seed: int) -> di
 
 def _word(truth: Truth, noise: Noise, loaded: bool, rng: np.random.Generator) -> str:
     drops, again = (_drawn(noise.blocks, LOOKS[-1], loaded, rng) for _ in range(2))
-    rounds = _drawn(noise.rounds, ROUNDS, loaded, rng)
+    rounds = _drawn(noise.rounds, FLOOR_ROUNDS, loaded, rng)
     traces = _drawn(noise.traces, LOOKS[-1] // TRACE_EVERY, loaded, rng)
     excess = _in_ms(truth.step, truth.excess / truth.step + rounds)
     for number, look in enumerate(LOOKS, start=1):

@@ -17,6 +17,7 @@ from profiling.results.record import DuelSteps, Trace
 from profiling.results.stats import CONFIDENCE, Estimate, estimate
 
 LOOKS = (40, 80, 160, 320)  # blocks after which a duel is judged; it goes on by doubling when it is extended
+TRACE_EVERY = 10  # turns, each a block of every contrast that decides
 
 
 @dataclass(frozen=True)

@@ -252,7 +252,7 @@ class Measured:
             ratio_to_memory_floor=self.ratio(own, floors) if len(floors) else None,
             ratio_to_parent=Interval(*(1 - x for x in reversed(removed))) if removed else None,
             ratio_to_baseline=self.ratio(own, self.steps(BASELINE, first)),
-            removed_ms=Interval(*(x * before.median for x in removed)) if removed and before else None,
+            removed_ms=removed.scaled(before.median) if removed and before else None,
             excess_ms=self.excess_full(name),
             excess_narrow_ms=self.excess_narrow(name),
             ttft_ms=_median(self.ttft[self.ttft.variant == name].ms),
