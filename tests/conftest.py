@@ -14,10 +14,12 @@ try:
     from hypothesis import HealthCheck, settings
 except ImportError:  # a machine lent for its GPU may have pytest alone; its tests draw nothing
     pass
-else:  # how long an example takes says nothing on a machine that computes other things too
-    settings.register_profile(
-        "patient", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow]
-    )
+else:
+    # How long an example takes says nothing on a machine that computes other things too. The same examples in
+    # every run: a change is judged by what it changed; `--hypothesis-profile exploring` draws new ones.
+    patient = settings(settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.register_profile("exploring", patient)
+    settings.register_profile("patient", patient, derandomize=True)
     settings.load_profile("patient")
 
 if not torch.cuda.is_available():  # must stand before anything imports Triton

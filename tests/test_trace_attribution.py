@@ -7,7 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from profiling.analysis.attribution import Attribution, attribute, cautions, integrity
@@ -266,6 +266,7 @@ def test_an_under_recorded_graph_is_not_idle_time(tmp_path) -> None:
     shrink=st.integers(0, 1),
     lost=st.booleans(),
 )
+@example(sizes=[4, 1], count=7, shrink=1, lost=True)
 @settings(max_examples=25)
 def test_graphs_are_compared_with_their_own_kind(tmp_path_factory, sizes, count, shrink, lost) -> None:
     """Graphs in pieces, of a draft and a target, and of batches that shrink differ, and none is short."""

@@ -92,7 +92,8 @@ def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
         # The same smaller size again and again is another graph at this place.
         another = times.index[times >= REPEATED]
         fewer = sizes[(sizes < 0.9 * usual) & ~sizes.isin(another)]
-        if len(sizes) >= REPEATED and 2 * times[usual] >= len(sizes) and len(fewer):
+        repeat = max(times[usual], times[another].sum())
+        if len(sizes) >= REPEATED and 2 * repeat >= len(sizes) and len(fewer):
             short.append((fewer, int(usual), int(times[usual])))
     if not short:
         return None
