@@ -13,8 +13,8 @@ import torch
 
 from profiling.measure import duel as ring_module
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Plan, Ring, fight, planned
-from profiling.results.duel import LOOKS, Duel, gap_share, next_look
+from profiling.measure.duel import Plan, Ring, fight, planned, stepping
+from profiling.results.duel import LOOKS, MIN_TRACES, READ, Duel, gap_share, next_look
 from profiling.results.record import Counts, DuelBlock, DuelSteps, DuelTrace, Trace
 
 
@@ -45,7 +45,8 @@ def ring(noted: list[str], entropy: int = 1, fails: dict[str, int] | None = None
         name: SimpleNamespace(decoder=Steps(name, noted, (fails or {}).get(name, 10**9)), load=lambda n: None)
         for name in "ABC"
     }
-    return Ring(cases, 6, Clock(torch.device("cpu")), entropy, lambda name, e: failed.append(name)), failed
+    timed = {name: stepping(case, 6, Clock(torch.device("cpu"))) for name, case in cases.items()}
+    return Ring(timed, entropy, lambda name, e: failed.append(name)), failed
 
 
 PLAN = Plan([("A", "B"), ("A", "A")], [("A", "C")], None)
@@ -115,7 +116,8 @@ def test_the_end_of_the_time_is_a_look_and_more_time_adds_blocks(monkeypatch: py
         fight(fighting, plan, kept[-1], 5, lambda: trace, kept.append, lambda: False, lambda *_: None)
     steps = kept[-1]
     assert steps.turns == steps.looks[-1] > steps.looks[0] > 0
-    assert len(steps.blocks) == 2 * steps.turns and steps.traces
+    assert len(steps.blocks) == 2 * steps.turns
+    assert len(steps.traces) == MIN_TRACES, "no look is judged on fewer, however little time there was"
 
 
 def test_what_crashes_leaves_and_the_others_go_on() -> None:
@@ -160,7 +162,7 @@ def test_the_gap_is_freed_of_what_the_profiler_costs() -> None:
 def test_the_plan_names_what_decides() -> None:
     plan = planned({"cat": "naive", "sdpa": "cat", "tape": "sdpa", "onelaunch": "sdpa"})
     assert plan == Plan(
-        [("sdpa", "tape"), ("sdpa", "sdpa")],
+        [("sdpa", "tape"), ("sdpa", READ), ("sdpa", "sdpa")],
         [("cat", "sdpa"), ("sdpa", "onelaunch"), ("cat", "onelaunch")],
         "sdpa",
     )

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiling.measure.cases import Case, Inputs
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Ring
+from profiling.measure.duel import Ring, stepping, traced_beside
 from profiling.results.calibration import IN_A_KERNEL, IN_PYTHON, PER_OP
 from profiling.results.duel import Duel, gap_share
 from profiling.results.record import (
@@ -124,6 +125,10 @@ class Bench:
     def context(self) -> int:
         return self.workload.contexts[0]
 
+    @cached_property
+    def clock(self) -> Clock:
+        return Clock(self.model.device)
+
     def _case(self, name: str, wait: Callable[[Step, float], Step] | None = None, ms: float = 0.0) -> Case:
         capacity = self.model.config.n_ctx
         parts = build_parts(self.variant, self.model, 1, capacity)
@@ -137,7 +142,8 @@ class Bench:
         def failed(name: str, error: Exception) -> None:
             raise error
 
-        return Ring(cases, self.context, Clock(self.model.device), entropy, failed)
+        steps = {name: stepping(case, self.context, self.clock) for name, case in cases.items()}
+        return Ring(steps, entropy, failed)
 
     def beside_itself(self, blocks: int, entropy: int) -> StepDifference:
         """The drop of a step beside the very same step: the truth is nothing."""
@@ -150,12 +156,12 @@ class Bench:
         cases = {PLAIN: self._case(PLAIN, wait), WAITING: self._case(WAITING, wait, ms)}
         ring = self._ring(cases, entropy)
         fought = [ring.block((WAITING, PLAIN), number) for number in range(blocks)]
-        gaps = {name: [self._gap_ms(ring, name, path) for _ in range(TRACES)] for name in cases}
+        gaps = {name: [self._gap_ms(case, path) for _ in range(TRACES)] for name, case in cases.items()}
         return InjectedWait(kind, ms, _difference(fought), gaps[PLAIN], gaps[WAITING])
 
-    def _gap_ms(self, ring: Ring, name: str, path: Path) -> float:
-        found = ring.trace(name, path, self.peaks)
-        return gap_share(found.trace, found.plain_ms, found.event_us) * found.plain_ms
+    def _gap_ms(self, case: Case, path: Path) -> float:
+        beside = traced_beside(case, self.context, self.clock, path, self.peaks)
+        return gap_share(beside.trace, beside.plain_ms, beside.event_us) * beside.plain_ms
 
 
 def _difference(blocks: list[DuelBlock]) -> StepDifference:

@@ -1,7 +1,8 @@
 """Single steps in alternation: what decides is timed side by side, not minutes apart.
 
-Every turn plays one block of each deciding contrast and of the A/A pair, and every few turns one of all other
-rungs against their parents; the step whose gap decides is traced beside plain steps, spread over the duel.
+Every turn plays one block of each deciding contrast (replay against parent, parent against a plain read of
+what it must read) and of the A/A pair, and every few turns one of all other rungs against their parents; the
+step whose gap decides is traced beside plain steps, spread over the duel.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from statistics import median
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.tracing import traced
-from profiling.results.duel import TRACE_EVERY, next_look
+from profiling.results.duel import MIN_TRACES, READ, TRACE_EVERY, next_look
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
 
@@ -24,6 +25,7 @@ OTHERS_EVERY = 4  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
 
 Pair = tuple[str, str]
+Timed = Callable[[], float]  # one step at the duel's context, or one plain read: ms
 
 
 @dataclass(frozen=True)
@@ -38,15 +40,15 @@ class Plan:
 def planned(parents: Mapping[str, str | None]) -> Plan | None:
     """Contrasts of these contestants, each with its parent; None where there is nothing to compare.
 
-    The replay against its parent decides, and the parent against itself is the A/A pair. Without a replay the
-    A/A pair is the baseline's, and nothing is traced.
+    The replay against its parent decides, with the parent against the plain read, and the parent against
+    itself is the A/A pair. Without a replay the A/A pair is the baseline's, and nothing is read or traced.
     """
     pairs = [(parent, name) for name, parent in parents.items() if parent is not None and parent in parents]
     replay = next((name for name in REPLAYS if parents.get(name) in parents), None)
     if not pairs:
         return None
     first = str(parents[replay]) if replay else pairs[0][0]
-    decides = [(first, replay)] if replay else []
+    decides = [(first, replay), (first, READ)] if replay else []
     ends = [(pairs[0][0], pairs[-1][1])]  # the whole ladder: its first rung against its last
     others = [pair for pair in dict.fromkeys([*pairs, *ends]) if pair not in decides]
     return Plan([*decides, (first, first)], others, first if replay else None)
@@ -60,33 +62,34 @@ class _Crash(Exception):
         self.name, self.error = name, error
 
 
+def stepping(case: Case, context: int, clock: Clock) -> Timed:
+    """A contestant: the case, loaded now, and put back to its context before each step."""
+    case.load(context)
+    decoder = case.decoder
+
+    def step_ms() -> float:
+        decoder.rewind(context)
+        (ms,) = clock.each_ms(decoder.advance, 1)
+        decoder.verify()
+        return ms
+
+    return step_ms
+
+
 class Ring:
-    """Where duels are fought: every contestant at one context, put back to it after each step."""
+    """Where duels are fought."""
 
     def __init__(
-        self,
-        contestants: Mapping[str, Case],
-        context: int,
-        clock: Clock,
-        entropy: int,
-        failed: Callable[[str, Exception], None],
+        self, contestants: Mapping[str, Timed], entropy: int, failed: Callable[[str, Exception], None]
     ) -> None:
         """`failed` is told of a contestant that crashes; it leaves, and the others go on."""
-        self.contestants, self.context, self.clock = dict(contestants), context, clock
-        self.entropy, self.failed = entropy, failed
-        for case in contestants.values():
-            case.load(context)
+        self.contestants, self.entropy, self.failed = dict(contestants), entropy, failed
 
     def step_ms(self, name: str) -> float:
-        """One step at the context."""
-        decoder = self.contestants[name].decoder
         try:
-            decoder.rewind(self.context)
-            (ms,) = self.clock.each_ms(decoder.advance, 1)
-            decoder.verify()
+            return self.contestants[name]()
         except Exception as error:
             raise _Crash(name, error) from error
-        return ms
 
     def block(self, pair: Pair, number: int) -> DuelBlock:
         """The `number`-th block of a pair, its order drawn."""
@@ -112,13 +115,15 @@ class Ring:
                 self.failed(crash.name, crash.error)
         return blocks
 
-    def trace(self, name: str, path: Path, peaks: Peaks) -> DuelTrace:
-        """A trace between plain steps."""
-        before = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2)]
-        found = traced(self.contestants[name], path, peaks)
-        self.contestants[name].load(self.context)
-        after = [self.step_ms(name) for _ in range(PLAIN_STEPS // 2 + 1)][1:]
-        return DuelTrace(median([*before, *after]), peaks.profiler_event_us, found)
+
+def traced_beside(case: Case, context: int, clock: Clock, path: Path, peaks: Peaks) -> DuelTrace:
+    """A trace between plain steps."""
+    step_ms = stepping(case, context, clock)
+    before = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
+    trace = traced(case, path, peaks)
+    step_ms = stepping(case, context, clock)
+    after = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
+    return DuelTrace(median([*before, *after]), peaks.profiler_event_us, trace)
 
 
 def fight(
@@ -133,20 +138,27 @@ def fight(
 ) -> None:
     """Add turns to `steps` until a look decides or the time is spent, which is a look too.
 
-    `keep` is handed the steps after every turn.
+    `keep` is handed the steps after every turn. No look is judged on fewer than `MIN_TRACES` traces.
     """
     end = time.monotonic() + max_seconds
     turns = steps.turns
+    wanted = 0 if trace is None else MIN_TRACES
+
+    def add_trace() -> None:
+        if trace is not None and plan.traced in ring.contestants:
+            steps.traces.append(trace())
+
     while True:
         look = next_look(steps.looks)
         while turns < look and time.monotonic() < end:
             if turns % TRACE_EVERY == 0:
                 progress(turns, look)
-                if trace is not None and plan.traced in ring.contestants:
-                    steps.traces.append(trace())
+                add_trace()
             steps.blocks.extend(ring.turn(plan, turns))
             turns += 1
             keep(replaced(steps, turns=turns))
+        for _ in range(wanted - len(steps.traces)):
+            add_trace()
         if turns not in (0, *steps.looks):
             steps.looks.append(turns)
         if decided() or time.monotonic() >= end:

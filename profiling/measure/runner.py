@@ -17,14 +17,23 @@ import torch
 from profiling.gate import Gate
 from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Ring, fight, planned
+from profiling.measure.duel import Ring, fight, planned, stepping, traced_beside
 from profiling.measure.environment import environment
 from profiling.measure.guard import Guard, unfit
 from profiling.measure.peaks import SquareMatmul, peaks
 from profiling.measure.proving import Proving, note
 from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
-from profiling.measure.visits import Generation, PlainMatmul, Prefills, Prompt, Steps, plain_reads
+from profiling.measure.visits import (
+    Generation,
+    PlainMatmul,
+    Prefills,
+    Prompt,
+    Steps,
+    plain_reads,
+    reading,
+)
+from profiling.results.duel import READ
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
 from profiling.results.record import (
@@ -131,11 +140,17 @@ class Runner(Generic[M]):
         plan = planned({name: self._entry(name).parent for name in contestants})
         if plan is None:
             return
-        ring = Ring(contestants, self.workload.contexts[0], self.clock, self.record.entropy, self._drop)
+        context = self.workload.contexts[0]
+        timed = {name: stepping(case, context, self.clock) for name, case in contestants.items()}
+        traced_case = contestants.get(plan.traced) if plan.traced else None
+        if traced_case is not None:
+            timed[READ] = reading(traced_case)
+        ring = Ring(timed, self.record.entropy, self._drop)
         path = self.run.traces / "duel.pt.trace.json.gz"
 
         def trace() -> DuelTrace:
-            return ring.trace(plan.traced or BASELINE, path, self.peaks)
+            assert traced_case is not None
+            return traced_beside(traced_case, context, self.clock, path, self.peaks)
 
         def keep(steps: DuelSteps) -> None:
             self.run.update(duel=steps)
@@ -147,7 +162,7 @@ class Runner(Generic[M]):
         def progress(done: int, look: int) -> None:
             self.progress("duel", done, look)
 
-        with_traces = trace if traces and plan.traced else None
+        with_traces = trace if traces and traced_case is not None else None
         steps = self.record.duel or DuelSteps()
         fight(ring, plan, steps, max_seconds, with_traces, keep, decided, progress)
         self.run.save()

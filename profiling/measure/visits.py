@@ -12,6 +12,7 @@ from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.expect import floor_bytes, weights_read_whole
 from profiling.measure.peaks import FloorReader, SquareMatmul, page_sizes
+from profiling.results.duel import READ
 from profiling.results.record import (
     FirstToken,
     FloorRead,
@@ -148,7 +149,7 @@ class PlainRead:
     times: int
     into: list[FloorRead]
 
-    subject = "plain read"
+    subject = READ
     rounds = ALWAYS
 
     def __call__(self, number: int) -> None:
@@ -193,3 +194,11 @@ def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> lis
     for pages in page_sizes(device):
         add([], [size for size, _ in reads], pages, pages)
     return list(reads.values())
+
+
+def reading(case: Case) -> Callable[[], float]:
+    """One plain read of what a step of this case must read at its smallest context, ms."""
+    decoder, size = case.decoder, floor_bytes(case.decoder, case.contexts[0])
+    weights = weights_read_whole(decoder.our_modules.model)
+    reader = FloorReader(weights, size, decoder.model.device, decoder.variant.pages.name)
+    return lambda: reader.read_ms(size, warm_up=0, times=1)[0]

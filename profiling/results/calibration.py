@@ -9,7 +9,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.results.duel import LOOKS, TRACE_EVERY, confidence_of_look
+from profiling.results.duel import LOOKS, MIN_TRACES, TRACE_EVERY, confidence_of_look
 from profiling.results.record import InjectedWait, StepDifference, Truth, WordsGiven
 from profiling.results.record.workload import FLOOR_ROUNDS
 from profiling.results.stats import Estimate, Interval, combined, estimate
@@ -17,7 +17,6 @@ from profiling.results.verdict import UNDECIDED, Numbers, judge
 
 IN_PYTHON, PER_OP, IN_A_KERNEL = "once per step, in Python", "before every op", "inside a kernel"
 SHARE_OFF, MS_OFF = 0.05, 0.02  # a wait is recovered within the larger of these
-MIN_TRACES = 4  # of a made run
 NEIGHBOURS = 8  # blocks that are drawn together, so that their correlation stays
 
 

@@ -17,7 +17,9 @@ from profiling.results.record import DuelSteps, Trace
 from profiling.results.stats import CONFIDENCE, Estimate, estimate
 
 LOOKS = (40, 80, 160, 320)  # blocks after which a duel is judged; it goes on by doubling when it is extended
-TRACE_EVERY = 10  # turns, each a block of every contrast that decides
+TRACE_EVERY = 8  # turns, each a block of every contrast that decides
+MIN_TRACES = 5  # the fewest of which one may be far off: the estimate leaves out a fifth on each side
+READ = "plain read"  # the contestant that reads what a step must read, and does nothing else
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from profiling.results.duel import Duel, gap_share
+from profiling.results.duel import READ, Duel, gap_share
 from profiling.results.metrics import AGAIN, REPLAYS, Measured
 from profiling.results.record import Trace, replaced
 from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate
@@ -253,6 +253,7 @@ def _numbers(measured: Measured, replay: str, parent: str, duel: Duel | None) ->
     if duel is not None:
         drop, gap = duel.drop_share(parent, replay), estimate(duel.gap_shares)
         aa = duel.drop_share(parent, parent)
+        excess = duel.drop_share(parent, READ) or excess  # older records read in the rounds alone
     else:
         drop = measured.share(steps - measured.steps(replay, context), steps)
         gap = _gap_of_one_trace(measured, parent)
