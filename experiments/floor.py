@@ -32,7 +32,7 @@ EXAMPLES = (
     *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
     "--resume runs/FOLDER --max-time 2m",
 )
-DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 15.0
+DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
 QUICK = Workload(contexts=(10, 100), rounds=4, gate_steps=8, brief_gate=True, ttft_rounds=1, naive_rounds=1)
 
 
@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
         "--max-time",
         type=cli.seconds,
         metavar="60s",
-        help="for the steps in alternation that decide, at most (default 60s, 15s with --quick)",
+        help="for the steps in alternation that decide, at most (default 60s, 12s with --quick)",
     )
     return parser
 

@@ -106,9 +106,9 @@ class GPT(Model):
     def __init__(self, config: GPTConfig) -> None:
         super().__init__()
         self.config = config
-        self.wte = nn.Embedding(config.vocab_size, config.n_embd)
+        self.wte = table(config.vocab_size, config.n_embd)
         if config.rope is None:
-            self.wpe = nn.Embedding(config.n_ctx, config.n_embd)
+            self.wpe = table(config.n_ctx, config.n_embd)
         else:
             self.register_buffer("rope", rope_table(config.rope, config.n_ctx, config.head_dim))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
@@ -137,6 +137,11 @@ class GPT(Model):
         for layer, block in enumerate(self.blocks):
             x = block(x, layer, attend, turn)
         return head(self.lm_head, self.ln_f(x))
+
+
+def table(rows: int, width: int) -> nn.Embedding:
+    """An embedding without values yet: drawing them on the meta device would load the compiler for a second."""
+    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
 
 
 def empty_model(config: GPTConfig) -> GPT:
