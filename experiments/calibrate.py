@@ -125,7 +125,7 @@ def _made(arguments: argparse.Namespace, record: CalibrateRecord) -> list[WordsG
     times = QUICK_SIMULATED if arguments.quick else SIMULATED
     shares = [share for duel in record.beside_itself for share in duel.shares]
     gaps = [gap / median(wait.gaps_plain_ms) - 1 for wait in record.injected for gap in wait.gaps_plain_ms]
-    noise = Noise(shares, shares, gaps)
+    noise = Noise(shares, gaps)
     return [
         WordsGiven(truth, loaded, words(truth, noise, times, loaded, arguments.seed))
         for truth in _truths(record.beside_itself[0].step_ms)

@@ -81,13 +81,13 @@ TRUTHS = [
 @pytest.mark.parametrize("loaded", [False, True])
 def test_with_little_noise_the_word_is_right(truth: Truth, loaded: bool) -> None:
     little = [0.01 * (n % 7 - 3) for n in range(70)]
-    noise = Noise(little, [x / 10 for x in little], little)
+    noise = Noise(little, little)
     assert words(truth, noise, 20, loaded, seed=1) == {truth.word: 20}
 
 
 def test_with_much_noise_nothing_is_decided_and_the_same_seed_counts_the_same() -> None:
     much = [0.9 * (n % 7 - 3) for n in range(70)]
-    noise = Noise(much, much, much)
+    noise = Noise(much, much)
     found = words(TRUTHS[1], noise, 20, False, seed=2)
     assert found == words(TRUTHS[1], noise, 20, False, seed=2) and found.get("INCONCLUSIVE", 0) > 10
 

@@ -10,9 +10,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from records import entry, setting
 
+from profiling.results.duel import READ
+from profiling.results.metrics import Measured
+from profiling.results.record import (
+    Counts,
+    DuelBlock,
+    DuelSteps,
+    DuelTrace,
+    FloorRead,
+    FloorRecord,
+    Sample,
+    StepPrediction,
+    Trace,
+    replaced,
+)
 from profiling.results.stats import Estimate
-from profiling.results.verdict import CONTRASTS, RULES, UNDECIDED, Numbers, Verdict, judge
+from profiling.results.verdict import CONTRASTS, RULES, UNDECIDED, Numbers, Verdict, judge, verdict
 
 SAME = Estimate(0.0, 0.01, 99)  # the A/A pair of a steady machine
 METHOD = (Path(__file__).parent.parent / "docs" / "method.md").read_text("utf-8")
@@ -110,3 +125,43 @@ def test_the_docs_print_the_rules_of_the_code() -> None:
     for c in CONTRASTS:  # the text says what the weights do
         value = eval(c.text, {"drop": 7.0, "g": 11.0, "excess": 13.0})
         assert value == pytest.approx(c.drop * 7 + c.gap * 11 + c.excess * 13)
+
+
+def test_the_excess_is_what_the_step_takes_beyond_the_read_beside_it() -> None:
+    """Rounds on a machine that was as fast as the floor then: only blocks know both at one time."""
+    entries = {
+        name: entry(parent=parent, status="proven", prediction={10: StepPrediction(80, 1, 1.0, 1.0)})
+        for name, parent in (("sdpa", None), ("tape", "sdpa"))
+    }
+    parts = {"compute": 9500.0, "python": 500.0}
+    trace = Trace(
+        file="t",
+        context=10,
+        profiled_ms=[10.0],
+        steps_parts_us=[parts] * 3,
+        counts=Counts(0, 0, 0, 100.0, 0),
+        busy_share_of_events=0.9,
+    )
+    entries["sdpa"] = replaced(entries["sdpa"], trace=trace, slots={10: 10})
+    rng = np.random.default_rng(3)
+
+    def blocks(second: str, share: float) -> list[DuelBlock]:
+        ms = [tuple((10 * rng.normal([1, share, share, 1], 0.01)).tolist()) for _ in range(40)]
+        return [DuelBlock("sdpa", second, False, four) for four in ms]
+
+    fought = [*blocks("tape", 0.95), *blocks("sdpa", 1.0), *blocks(READ, 0.4)]
+    record = FloorRecord(
+        **setting(contexts=(10,)),
+        variants=entries,
+        samples=[
+            Sample(round=n, variant=name, width=8, context=10, batch=1, steps_ms=[10.0 + n / 10])
+            for n in range(6)
+            for name in entries
+        ],
+        floors=[FloorRead(round=n, bytes=80, pages="default", ms=[10.0 - n]) for n in range(6)],
+        duel=DuelSteps(40, [40], fought, [DuelTrace(10.0, 1.0, trace)] * 5),
+    )
+    found = verdict(Measured(record))
+    assert found.numbers is not None
+    low, mid, high = found.numbers.interval(found.numbers.excess)
+    assert 0.57 < low / found.numbers.step < 0.6 < high / found.numbers.step < 0.63

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from profiling.results.duel import LOOKS, MIN_TRACES, TRACE_EVERY, confidence_of_look
 from profiling.results.record import InjectedWait, StepDifference, Truth, WordsGiven
-from profiling.results.record.workload import FLOOR_ROUNDS
 from profiling.results.stats import Estimate, Interval, combined, estimate
 from profiling.results.verdict import UNDECIDED, Numbers, judge
 
@@ -62,10 +61,9 @@ def wrong_words(made: WordsGiven) -> int:
 
 @dataclass(frozen=True)
 class Noise:
-    """What was seen around the truth: blocks and rounds as shares of the step, traces of the gap."""
+    """What was seen around the truth: blocks as shares of the step, traces of the gap."""
 
     blocks: Sequence[float]
-    rounds: Sequence[float]
     traces: Sequence[float]
 
 
@@ -84,17 +82,15 @@ def words(truth: Truth, noise: Noise, times: int, loaded: bool, seed: int) -> di
 
 
 def _word(truth: Truth, noise: Noise, loaded: bool, rng: np.random.Generator) -> str:
-    drops, again = (_drawn(noise.blocks, LOOKS[-1], loaded, rng) for _ in range(2))
-    rounds = _drawn(noise.rounds, FLOOR_ROUNDS, loaded, rng)
+    drops, reads, again = (_drawn(noise.blocks, LOOKS[-1], loaded, rng) for _ in range(3))
     traces = _drawn(noise.traces, LOOKS[-1] // TRACE_EVERY, loaded, rng)
-    excess = _in_ms(truth.step, truth.excess / truth.step + rounds)
     for number, look in enumerate(LOOKS, start=1):
         gaps = truth.gap / truth.step * (1 + traces[: max(MIN_TRACES, look // TRACE_EVERY)])
         drop = _in_ms(truth.step, truth.drop / truth.step + drops[:look])
         numbers = Numbers(
             drop,
             _in_ms(truth.step, gaps),
-            excess,
+            _in_ms(truth.step, truth.excess / truth.step + reads[:look]),
             _in_ms(truth.step, again[:look]),
             truth.step,
             confidence_of_look(number),

@@ -10,7 +10,7 @@ from profiling.results.record.part import Count, Part, Size
 from variants.config import GPTConfig
 from variants.errors import UserError
 
-FLOOR_ROUNDS = 12  # of a floor run: what decides is timed in the duel
+FLOOR_ROUNDS = 8  # of a floor run: what decides is timed in the duel
 BUCKETS = (128, 512, 2048)  # few, since every bucket is one more compiled step to compile, record or capture
 
 
@@ -23,7 +23,7 @@ class Workload(Part, frozen=True, kw_only=True):
     warm_up: Count = 2  # untimed steps after each switch: the first one after foreign traffic is slow
     rounds: Size = 20
     seed: int = 0
-    gate_steps: Size = 200
+    gate_steps: Size = 128
     brief_gate: bool = False  # prove greedy and forced tokens only, for a first look
     prompt: Size = 100  # tokens of the prefill that is timed for TTFT
     ttft_rounds: Count = 3
