@@ -154,7 +154,15 @@ def test_the_excess_is_what_the_step_takes_beyond_the_read_beside_it() -> None:
         **setting(contexts=(10,)),
         variants=entries,
         samples=[
-            Sample(round=n, variant=name, width=8, context=10, batch=1, steps_ms=[10.0 + n / 10])
+            Sample(
+                round=n,
+                variant=name,
+                width=8,
+                context=10,
+                batch=1,
+                steps_ms=[10.0 + n / 10],
+                pipelined_ms=None,
+            )
             for n in range(6)
             for name in entries
         ],
@@ -163,5 +171,5 @@ def test_the_excess_is_what_the_step_takes_beyond_the_read_beside_it() -> None:
     )
     found = verdict(Measured(record))
     assert found.numbers is not None
-    low, mid, high = found.numbers.interval(found.numbers.excess)
+    low, _, high = found.numbers.interval(found.numbers.excess)
     assert 0.57 < low / found.numbers.step < 0.6 < high / found.numbers.step < 0.63

@@ -140,8 +140,8 @@ class GPT(Model):
 
 
 def table(rows: int, width: int) -> nn.Embedding:
-    """An embedding without values yet: drawing them on the meta device would load the compiler for a second."""
-    return nn.Embedding.from_pretrained(torch.empty(rows, width), freeze=False)
+    """An embedding without values: to draw them on the meta device would load the compiler for a second."""
+    return nn.Embedding(rows, width, _weight=torch.empty(rows, width))
 
 
 def empty_model(config: GPTConfig) -> GPT:
