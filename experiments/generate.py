@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from variants.decoder import Decoder
     from variants.model import GPT
     from variants.sampling import Sampler
+    from variants.spec import Variant
 
 EXAMPLES = (
     "",
@@ -70,6 +71,10 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _refuse_unused(arguments)
+    from experiments.shared.outcome import page_of, publish
+    from profiling.measure.environment import environment
+    from profiling.results.folder import RunFolder
+    from profiling.results.record import Generate, GenerateRecord, Model, Sampling
     from variants.sampling import Sampler
 
     sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
@@ -79,29 +84,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     prompt = prompt_ids(arguments, tokenizer, model.config)
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
-    from experiments.shared.outcome import page_of, publish
-    from profiling.measure.environment import environment
-    from profiling.results.folder import RunFolder
-    from profiling.results.record import Generate, GenerateRecord, Model, Sampling
-    from variants.decoder import Decoder
 
     run = RunFolder.create(arguments.out, GenerateRecord, device.type)
-    capacity = min(max(len(prompt) + fits, SMALLEST), model.config.n_ctx)
-    buckets = (*(slots for slots in BUCKETS if slots < capacity), capacity)
-    decoder = Decoder.of(variant, model, capacity=capacity, buckets=buckets)
-    decoder.warm_up()
+    decoder = warm_decoder(variant, model, len(prompt) + fits)
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
-    write: Callable[[str], object] = (lambda text: None) if arguments.quiet else _streamed
-    pieces, end = Pieces(tokenizer), end_of_text(tokenizer)
-    write(pieces.of(prompt))
-    ids, times_ms = [], []
-    for token, ms in stream(decoder, prompt, fits, sampler, arguments.seed):
-        ids.append(token)
-        times_ms.append(ms)
-        write(pieces.of([token]))
-        if token == end:
-            break
-    write(pieces.rest() + "\n")
+    tokens = stream(decoder, prompt, fits, sampler, arguments.seed)
+    ids, times_ms = written(prompt, tokens, tokenizer, arguments.quiet)
     generate = Generate(
         variant=arguments.variant,
         sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
@@ -110,13 +98,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         proof=proof or "skipped",
         tokens_ms=times_ms if proof == "pass" else None,
     )
-    run.update(
-        environment=environment(model.device),
-        model=Model(arguments.model, arguments.precision),
-        generate=generate,
-    )
+    about = Model(arguments.model, arguments.precision)
+    run.update(environment=environment(model.device), model=about, generate=generate)
     text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
-    how = Bullets([f"`{arguments.variant}`, gate: {generate.proof}", _ending(ids, new, end, model.config)])
+    ending = _ending(ids, new, end_of_text(tokenizer), model.config)
+    how = Bullets([f"`{arguments.variant}`, gate: {generate.proof}", ending])
     page = page_of(__doc__ or "", run, _times(times_ms, proof), [how], [text])
     return publish(arguments, run, page, **_fields(generate))
 
@@ -156,6 +142,17 @@ def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPT
     if beyond:
         raise UserError(f"token {beyond[0]} is outside this model's vocabulary, 0 to {config.vocab_size - 1}")
     return ids
+
+
+def warm_decoder(variant: Variant, model: GPT, slots: int) -> Decoder:
+    """A warmed-up decoder of one row, with `slots` in its cache and no fewer than the proof needs."""
+    from variants.decoder import Decoder
+
+    capacity = min(max(slots, SMALLEST), model.config.n_ctx)
+    buckets = (*(size for size in BUCKETS if size < capacity), capacity)
+    decoder = Decoder.of(variant, model, capacity=capacity, buckets=buckets)
+    decoder.warm_up()
+    return decoder
 
 
 def prove(decoder: Decoder, model: GPT, arguments: argparse.Namespace) -> str:
@@ -204,7 +201,25 @@ def stream(
         yield found[-1], ms
 
 
-def _streamed(text: str) -> None:
+def written(
+    prompt: Sequence[int], tokens: Iterator[tuple[int, float]], tokenizer: Any | None, quiet: bool
+) -> tuple[list[int], list[float]]:
+    """Write prompt and tokens as they come, up to the end of the text. Returns the new ids and their ms."""
+    write: Callable[[str], object] = (lambda text: None) if quiet else _write_at_once
+    pieces, end = Pieces(tokenizer), end_of_text(tokenizer)
+    write(pieces.of(prompt))
+    ids, times_ms = list[int](), list[float]()
+    for token, ms in tokens:
+        ids.append(token)
+        times_ms.append(ms)
+        write(pieces.of([token]))
+        if token == end:
+            break
+    write(pieces.rest() + "\n")
+    return ids, times_ms
+
+
+def _write_at_once(text: str) -> None:
     sys.stdout.write(text)
     sys.stdout.flush()
 

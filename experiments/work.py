@@ -175,7 +175,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         for variant in eager_rungs(arguments.precision)
         for counted in count_rung(variant, model, watched, arguments.batch)
     ]
-    checks = work_checks()
     steps = counts_of_steps(config, contexts, dtype_bytes, arguments.batch)
     folder.update(
         environment=environment(device),
@@ -184,16 +183,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         executed=counts,
     )
     agreeing = sum(counted.agrees for counted in counts)
+    tables = [steps_table(config, contexts, dtype_bytes, arguments.batch), loops_table(config)]
     outcome = Outcome(
         f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
-        checks,
+        work_checks(),
         [],
-        [
-            steps_figure(steps),
-            steps_table(config, contexts, dtype_bytes, arguments.batch),
-            loops_table(config),
-            counted_table(counts),
-        ],
+        [steps_figure(steps), *tables, counted_table(counts)],
         ["--quick: executed at the first context only"] if arguments.quick else [],
         also=agreeing == len(counts),
         counted="figures as published",
