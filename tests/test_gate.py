@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from profiling.gate import CHECKS, Errors, Gate
+from profiling.gate import CHECKS, Errors, Gate, Oracle
+from profiling.gate.evidence import Mismatch
 from profiling.gate.oracle import agreement_with, greedy_agreement
 from tests.conftest import CONFIGS
 from variants.decoder import Decoder
@@ -103,8 +104,94 @@ def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
     decoder = Decoder.of(ladder()["sdpa"], tiny)
     decoder.cache.__class__ = LooksTooFar
     gate = Gate(tiny, "float32", steps=20)
-    outcome = gate._run(decoder, ["poison"])
+    outcome = gate.check_only(decoder, "unused slots")
     assert outcome.status == "fail" and "noise" in outcome.reason
+
+
+def lost_from(first: int, end: int, decoder: Decoder) -> None:
+    """Queries at these positions do not see slot 3."""
+    decoder.our_modules.mask.table[..., first:end, 3] = False
+
+
+def last_from(first: int, end: int, decoder: Decoder) -> None:
+    """Steps at these positions feed back the last entry of the vocabulary."""
+    step = decoder.backend.step
+
+    def wrong(token: torch.Tensor) -> torch.Tensor:
+        logits = step(token)
+        if first < decoder.length + 1 <= end:
+            token.fill_(decoder.model.config.vocab_size - 1)
+        return logits
+
+    decoder.backend.step = wrong
+
+
+def overwritten_from(first: int, end: int, decoder: Decoder) -> None:
+    """Steps at these positions also write to slot 5, from the next step on it is wrong."""
+    step = decoder.backend.step
+
+    def wrong(token: torch.Tensor) -> torch.Tensor:
+        logits = step(token)
+        if first < decoder.length + 1 <= end:
+            decoder.cache.v[0][:, :, 5] += 1e-7
+        return logits
+
+    decoder.backend.step = wrong
+
+
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [
+        (lost_from, "context 50, keys and values of layer 1"),
+        (last_from, "not the argmax"),
+        (overwritten_from, "earlier tokens have changed"),
+    ],
+)
+def test_what_is_wrong_at_one_timed_context_only_is_seen_there_and_nowhere_else(tiny, fault, said) -> None:
+    gate, other = (Gate(tiny, "float32", steps=20, forced=20, contexts=n) for n in ((50,), ()))
+    decoder = Decoder.of(ladder()["sdpa"], tiny)
+    fault(50, 56, decoder)
+    failing = [name for name in CHECKS if gate.check_only(decoder, name).status == "fail"]
+    assert failing == ["contexts"] and said in gate.check_only(decoder, "contexts").reason
+    assert other.check(decoder).status == "pass"
+
+
+def test_the_last_slot_of_every_bucket_is_entered(tiny) -> None:
+    decoder = Decoder.of(ladder()["sdpa"], tiny, buckets=(52, 64))
+    lost_from(51, 52, decoder)
+    failing = [n for n in CHECKS if Gate(tiny, "float32", steps=20).check_only(decoder, n).status == "fail"]
+    assert failing == ["contexts"]
+
+
+def test_a_cache_that_counts_otherwise_than_the_decoder_fails(tiny) -> None:
+    decoder = Decoder.of(ladder()["sdpa"], tiny)
+    held = decoder.cache.held
+    decoder.cache.held = lambda: held() + (decoder.length == 52)
+    gate = Gate(tiny, "float32", steps=20, contexts=(50,))
+    assert "the cache's own length is 53" in gate.check(decoder).reason
+
+
+def test_beginnings_of_a_learned_text_have_the_truth_of_a_whole_pass(tiny) -> None:
+    text, other = (torch.randint(101, (1, 40), generator=torch.Generator().manual_seed(n)) for n in (1, 2))
+    learned, fresh = (Oracle(tiny, FLOAT32, AS_PRECISION, 1) for _ in range(2))
+    learned.learn(text)
+    for tokens in (text, text[:, :17], torch.cat([text[:, :17], other[:, :9]], dim=1)):
+        ours, right = learned.answer(tokens, 5, 3), fresh.answer(tokens, 5, 3)
+        assert ours.logits.shape == (1, tokens.size(1) - 5, 101)
+        assert torch.allclose(ours.logits, right.logits, rtol=0, atol=1e-13)
+        for (k, v), (right_k, right_v) in zip(ours.kv, right.kv, strict=True):
+            assert torch.allclose(k, right_k, rtol=0, atol=1e-13)
+            assert torch.allclose(v, right_v, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("brief", [True, False])
+def test_a_reference_that_is_not_finite_proves_nothing(brief: bool) -> None:
+    model = random_model(CONFIGS["tiny"], 1)
+    model.blocks[1].down.weight[0, 0] = float("nan")
+    result = Gate(model, "float32", steps=8, brief=brief).check(Decoder.of(ladder()["cat"], model))
+    assert result.status == "fail"
+    with pytest.raises(Mismatch, match="not finite"):
+        Oracle(model, FLOAT32, AS_PRECISION, 1).logits(torch.tensor([[1, 2]]))
 
 
 def test_a_crash_is_a_failure_with_its_reason(tiny) -> None:
@@ -115,9 +202,9 @@ def test_a_crash_is_a_failure_with_its_reason(tiny) -> None:
 
 
 def test_a_tie_is_no_mismatch_and_a_mismatch_is_located() -> None:
-    truth = torch.zeros(1, 4, 3, dtype=torch.float64)
-    truth[0, 1] = torch.tensor([1.0, 1.0 + 1e-9, 0.0], dtype=torch.float64)  # the next token could be 0 or 1
-    truth[0, 2, 2] = 5.0
+    truth = torch.zeros(1, 3, 3, dtype=torch.float64)
+    truth[0, 0] = torch.tensor([1.0, 1.0 + 1e-9, 0.0], dtype=torch.float64)  # the next token could be 0 or 1
+    truth[0, 1, 2] = 5.0
     assert greedy_agreement(torch.tensor([[0, 0, 0, 2]]), 2, truth, tie=1e-6) == (None, 1)
     assert greedy_agreement(torch.tensor([[0, 0, 0, 1]]), 2, truth, tie=1e-6) == (3, 1)
 

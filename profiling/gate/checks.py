@@ -1,228 +1,180 @@
 """The checks of the gate. Each one drives a decoder through a use that a silent bug would corrupt.
 
-A check takes a `Trial` and returns the errors it saw against the float64 oracle. It raises `Mismatch` for
-anything that is wrong whatever the rounding.
+A check takes a `Trial` and returns the evidence of its parts against the float64 truth. It raises `Mismatch`
+for anything that is wrong whatever the rounding.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from profiling.gate.oracle import Errors, Truth, greedy_agreement, random_stream
-from variants.decoder import Decoder
+from profiling.gate.evidence import Evidence, Mismatch
+from profiling.gate.oracle import greedy_agreement
+from profiling.gate.trial import FORCED, FREE, Trial
 from variants.errors import UserError
 from variants.slots.cache import Preallocated
 
-CHUNKS = (1, 2, 3, 7)  # sizes of `extend`, the last longer than any of the others together
-LONG_PROMPT = 110  # more than the prompt whose prefill is timed
-POISONS = (1e4, -1e4, 1e-2, -1e-2)
+CHUNKS = (1, 2, 3, 7, 8, 13, 130)  # sizes of `extend`: around 8, and longer than a bucket of 128
+POISONS = (1e4, -1e4, 1e-2, -1e-2)  # two magnitudes and signs, finite: a masked NaN times 0 is still NaN
+Parts = list[Evidence]
 
 
-class Mismatch(Exception):
-    """The variant does not compute the reference function; the message says where."""
+def greedy(trial: Trial) -> Parts:
+    """Greedy tokens equal the reference's over all steps, and so do the logits.
 
-
-@dataclass(frozen=True)
-class Trial:
-    """A decoder under test, the truth, the tokens to feed, and how many greedy steps to prove."""
-
-    decoder: Decoder
-    oracle: Truth
-    prompt: Tensor
-    other: Tensor
-    forced: Tensor
-    steps: int
-    tie: float  # logits closer than this may swap places
-
-    @staticmethod
-    def of(decoder: Decoder, oracle: Truth, steps: int, forced: int, tie: float, seed: int) -> Trial:
-        vocabulary, room = decoder.model.config.vocab_size, decoder.capacity
-        prompt_length = min(10, room // 4)
-        steps, forced = min(steps, room - prompt_length), min(forced, room - prompt_length)
-
-        def stream(n: int, offset: int) -> Tensor:
-            return random_stream(vocabulary, decoder.batch, n, seed + offset).to(decoder.token.device)
-
-        prompt, other = stream(prompt_length, 0), stream(min(LONG_PROMPT, room // 2), 1)
-        return Trial(decoder, oracle, prompt, other, stream(forced, 2), steps, tie)
-
-    def compare(self, pieces: list[Tensor], text: Tensor) -> Errors:
-        """Logits [B,T,V] (several pieces) of the last positions of `text` [B,n] against the truth."""
-        logits = torch.cat(pieces, dim=1)
-        return Errors.of(logits, self.oracle.logits(text)[:, -logits.size(1) :])
-
-
-def greedy(trial: Trial) -> Errors:
-    """Greedy tokens equal the reference's over all steps, and so do the logits."""
-    decoder, text = trial.decoder, [trial.prompt]
-    logits = [decoder.prefill(trial.prompt)[:, None].clone()]
-    for _ in range(trial.steps):
-        text.append(decoder.token.clone())
-        logits.append(decoder.advance()[:, None].clone())
-    whole = torch.cat(text, dim=1)
-    truth = trial.oracle.logits(whole)
-    first, _ = greedy_agreement(whole, trial.prompt.size(1), truth, trial.tie)
+    This one looks at what everybody sees: a cache can be wrong inside while its text is right.
+    """
+    session, start = trial.session(inside=False), trial.prompt.size(1)
+    session.prefill(trial.prompt)
+    session.generate(trial.steps)
+    text = session.text
+    right = trial.truth.answer(text, position=start - 1, slot=0).logits
+    first, _ = greedy_agreement(text, start, right, trial.tie)
     if first is not None:
-        raise Mismatch(f"greedy token {first - trial.prompt.size(1)} differs from the reference")
-    return trial.compare(logits, whole)
+        raise Mismatch(f"greedy token {first - start} differs from the reference")
+    return [session.evidence()]
 
 
-def forced(trial: Trial) -> Errors:
+def forced(trial: Trial) -> Parts:
     """Random tokens fed in one by one: nothing is frozen into the step."""
-    decoder = trial.decoder
-    logits = [decoder.prefill(trial.prompt)[:, None].clone()]
-    for token in trial.forced.split(1, dim=1):
-        decoder.token.fill_(0)  # what a replay reads must be what is fed, not what was left there
-        logits.append(decoder.step(token)[:, None])
-    return trial.compare(logits, torch.cat([trial.prompt, trial.forced], dim=1))
+    session = trial.session()
+    session.prefill(trial.prompt)
+    session.feed(trial.after_prompt(trial.forced))
+    return [session.evidence()]
 
 
-def chunks(trial: Trial) -> Errors:
+def contexts(trial: Trial) -> Parts:
+    """Steps on the truth's keys and values, at every timed context and at both ends of every bucket."""
+    parts = []
+    for n in trial.contexts:
+        session = trial.session()
+        session.load(trial.text, n)
+        session.generate(FREE if trial.cached else 0)
+        session.feed(trial.elsewhere(FORCED if trial.cached else 1))
+        parts.append(session.evidence(f"context {n}"))
+    return parts
+
+
+def chunks(trial: Trial) -> Parts:
     """Several tokens at once on a warm cache equal the same tokens one by one."""
-    decoder, at, fed = trial.decoder, 0, trial.forced[:, : sum(CHUNKS)]
-    logits = [decoder.prefill(trial.prompt)[:, None].clone()]
-    for size in CHUNKS:
-        logits.append(decoder.extend(fed[:, at : at + size]))
-        at += size
-    return trial.compare(logits, torch.cat([trial.prompt, fed], dim=1))
+    session = trial.session()
+    session.prefill(trial.prompt)
+    for size in trial.fitting(CHUNKS):
+        at = session.text.size(1)
+        session.extend(trial.text[:, at : at + size])
+    return [session.evidence()]
 
 
-def second_prompt(trial: Trial) -> Errors:
-    """A short prompt on a decoder that has held a long one equals a fresh decoder."""
-    decoder = trial.decoder
-    long = trial.compare([decoder.prefill(trial.other)[:, None].clone()], trial.other)
-    for token in trial.forced[:, :5].split(1, dim=1):
-        decoder.step(token)
-    logits = [decoder.prefill(trial.prompt)[:, None].clone()]
-    logits += [decoder.step(token)[:, None] for token in trial.forced[:, 5:9].split(1, dim=1)]
-    return long.joined(trial.compare(logits, torch.cat([trial.prompt, trial.forced[:, 5:9]], dim=1)))
+def second_prompt(trial: Trial) -> Parts:
+    """A prompt on a decoder that has held another one equals a fresh decoder, longer or shorter."""
+    session = trial.session()
+    for prompt in (trial.prompt, trial.other, trial.prompt):
+        session.prefill(prompt)
+        session.feed(trial.elsewhere(4))
+    return [session.evidence()]
 
 
-def rewind(trial: Trial) -> Errors:
+def rewind(trial: Trial) -> Parts:
     """Forgetting the tail and feeding something else equals never having seen the tail."""
-    decoder, n = trial.decoder, trial.prompt.size(1) - 3
-    decoder.prefill(trial.prompt)
-    decoder.extend(trial.forced[:, :6])
-    decoder.step(trial.forced[:, 6:7])
-    decoder.rewind(n)
-    fed = trial.forced[:, 7:12]
-    logits = [decoder.step(token)[:, None] for token in fed[:, :3].split(1, dim=1)]
-    logits.append(decoder.extend(fed[:, 3:]))
-    return trial.compare(logits, torch.cat([trial.prompt[:, :n], fed], dim=1))
+    session, warm = trial.session(), trial.warm
+    session.prefill(trial.text[:, :warm])
+    session.extend(trial.text[:, warm : warm + 6])
+    session.feed(trial.text[:, warm + 6 : warm + 7])
+    session.rewind(max(1, trial.prompt.size(1) - 3))
+    session.feed(trial.elsewhere(3))
+    session.extend(trial.elsewhere(2))
+    return [session.evidence()]
 
 
-def interleaved(trial: Trial) -> Errors:
+def interleaved(trial: Trial) -> Parts:
     """Step, prefill, step: what a replay reuses must not be what a prefill recycles; outputs stay whole."""
-    decoder = trial.decoder
-    decoder.prefill(trial.other)
-    first = decoder.step(trial.forced[:, :1])
+    session = trial.session()
+    session.prefill(trial.other)
+    first = session.feed(trial.after_prompt(1))
     copy = first.clone()
-    decoder.prefill(trial.prompt)
-    logits = [decoder.step(trial.forced[:, :1])[:, None]]
-    logits.append(decoder.extend(trial.forced[:, 1:3]))
-    logits.append(decoder.step(trial.forced[:, 3:4])[:, None])
+    session.prefill(trial.prompt)
+    session.feed(trial.after_prompt(1))
+    session.extend(trial.elsewhere(2))
+    session.feed(trial.elsewhere(1))
     if not torch.equal(first, copy):
         raise Mismatch("logits handed out by step() were overwritten by a later call")
-    return trial.compare(logits, torch.cat([trial.prompt, trial.forced[:, :4]], dim=1))
+    return [session.evidence()]
 
 
-def poison(trial: Trial) -> Errors | None:
+def unused_slots(trial: Trial) -> Parts:
     """Noise in unused cache slots leaves the output unchanged to the bit."""
     decoder, cache = trial.decoder, trial.decoder.cache
     if not isinstance(cache, Preallocated):
-        return None
+        return []
 
     def run(noise: float) -> Tensor:
         decoder.prefill(trial.prompt)
         cache.poison(decoder.length, noise)
-        output = decoder.step(trial.forced[:, :1])
-        return torch.cat([output, decoder.extend(trial.forced[:, 1:3]).flatten(1)], dim=1)
+        output = decoder.step(trial.after_prompt(1))
+        return torch.cat([output, decoder.extend(trial.elsewhere(2)).flatten(1)], dim=1)
 
     clean = run(0.0)
     for noise in POISONS:
         if not torch.equal(run(noise), clean):
             raise Mismatch(f"noise of {noise:g} in unused cache slots changes the logits")
-    return None
+    return []
 
 
-def contents(trial: Trial) -> Errors | None:
-    """Every token's keys and values are in the cache, in order."""
-    decoder = trial.decoder
-    if not decoder.variant.cache.keeps:
-        return None
-    fed = trial.forced[:, :4]
-    decoder.prefill(trial.prompt)
-    decoder.extend(fed[:, :2])
-    for token in fed[:, 2:].split(1, dim=1):
-        decoder.step(token)
-    text = torch.cat([trial.prompt, fed], dim=1)
-    layers = range(decoder.model.config.n_layer)
-    ours = [torch.stack(decoder.cache.contents(layer, text.size(1))) for layer in layers]
-    truth = [torch.stack(pair) for pair in trial.oracle.kv(text)]
-    return Errors.of(torch.stack(ours), torch.stack(truth))
-
-
-def ragged_rows(trial: Trial) -> None:
+def ragged_rows(trial: Trial) -> Parts:
     """Rows of different lengths are refused, since all rows share one position, and nothing changes."""
-    decoder = trial.decoder
-    decoder.prefill(trial.prompt)
-    text = trial.prompt.tolist()
+    decoder, prompt = trial.decoder, trial.prompt
+    decoder.prefill(prompt)
+    text = prompt.tolist()
     ragged: Any = [text[0][:-1], *(text[1:] or text)]
-    for attempt in (decoder.prefill, decoder.extend):
-        try:
-            attempt(ragged)
-        except UserError:
-            continue
-        raise Mismatch("rows of different lengths were accepted: they cannot share positions")
-    if decoder.length != trial.prompt.size(1):
+    _refused([lambda: decoder.prefill(ragged), lambda: decoder.extend(ragged)], "rows of different lengths")
+    if decoder.length != prompt.size(1):
         raise Mismatch("refused rows changed the length")
+    return []
 
 
-def capacity(trial: Trial) -> Errors:
-    """Every bucket works up to its last slot; one token more is refused and changes nothing."""
-    decoder, seed = trial.decoder, 3
-    text = random_stream(decoder.model.config.vocab_size, decoder.batch, decoder.capacity, seed)
-    text = text.to(decoder.token.device)
-    # a decoder without a cache keeps nothing: its step recomputes the whole text
-    pairs = [] if not decoder.variant.cache.keeps else trial.oracle.kv(text, last=1)
-    decoder.load(text[:, :-1], [(k[:, :, :-1], v[:, :, :-1]) for k, v in pairs])
-    logits = decoder.step(text[:, -1:])
-    refusals: list[Callable[[], Tensor]] = [
-        lambda: decoder.step(text[:, :1]),
-        lambda: decoder.extend(text[:, :1]),
-        decoder.advance,
-    ]
-    for attempt in refusals:
+def capacity(trial: Trial) -> Parts:
+    """The last slot is used; one token more is refused and changes nothing."""
+    decoder, last = trial.decoder, trial.text[:, -1:]
+    session = trial.session()
+    session.load(trial.text, decoder.capacity - 1)
+    logits = session.feed(last)
+    _refused(
+        [lambda: decoder.step(last), lambda: decoder.extend(last), decoder.advance],
+        f"token {decoder.capacity + 1} of a decoder of capacity {decoder.capacity}",
+    )
+    if (decoder.length, decoder.cache.held()) != (decoder.capacity, decoder.capacity):
+        raise Mismatch("a refused token changed the length")
+    evidence = session.evidence()
+    if trial.cached:  # without a cache a step computes the whole text again
+        decoder.rewind(decoder.capacity - 1)
+        if not torch.equal(decoder.step(last), logits):
+            raise Mismatch("a refused token changed what the decoder holds")
+    return [evidence]
+
+
+def _refused(attempts: list[Callable[[], Tensor]], what: str) -> None:
+    for attempt in attempts:
         try:
             attempt()
         except UserError:
             continue
-        raise Mismatch(
-            f"token {decoder.capacity + 1} was accepted by a decoder of capacity {decoder.capacity}"
-        )
-    if decoder.length != decoder.capacity:
-        raise Mismatch("a refused token changed the length")
-    decoder.rewind(decoder.capacity - 1)
-    if not torch.equal(decoder.step(text[:, -1:]), logits):
-        raise Mismatch("a refused token changed what the decoder holds")
-    return Errors.of(logits[:, None], trial.oracle.logits(text, last=1))
+        raise Mismatch(f"{what}: accepted, and must be refused")
 
 
 # in the order in which they are run; the name is what reports print
-CHECKS: dict[str, Callable[[Trial], Errors | None]] = {
+CHECKS: dict[str, Callable[[Trial], Parts]] = {
     "greedy": greedy,
     "forced": forced,
+    "contexts": contexts,
     "chunks": chunks,
     "second prompt": second_prompt,
     "rewind": rewind,
     "interleaved": interleaved,
-    "poison": poison,
-    "cache contents": contents,
+    "unused slots": unused_slots,
     "ragged rows": ragged_rows,
     "capacity": capacity,
 }

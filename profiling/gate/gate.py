@@ -1,18 +1,22 @@
 """Runs the checks and judges them.
 
 A variant is allowed twice the error that plain cached eager makes at the same precision against float64,
-over all checks; plain cached eager itself is held to a multiple of the precision's rounding unit.
+over all checks, in the logits and in each layer's keys and values; plain cached eager itself is held to a
+multiple of the precision's rounding unit.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import reduce
 
 import torch
 
-from profiling.gate.checks import CHECKS, Mismatch, Trial
-from profiling.gate.oracle import Errors, Oracle, Truth, agreement_with
+from profiling.gate.checks import CHECKS, Parts
+from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
+from profiling.gate.oracle import Oracle, Truth, agreement_with
+from profiling.gate.trial import Trial
 from profiling.results.record import CheckErrors, Drift, GateCheck, GateResult, replaced
 from variants.config import GPTConfig
 from variants.decoder import Decoder
@@ -41,6 +45,7 @@ FEW = 16.0
 # A maximum against the root mean square: the largest of N normal errors lies near sqrt(2 ln N), 6.6 for the
 # logits of 50,000 tokens at 50,000 positions; layers of different scale in one comparison stretch it.
 PEAK = 8.0
+FEW_STEPS = 8  # of a decoder without a cache, each a whole text
 ROWS = 3  # of different text, each proven equal to a run of its own, on a small model
 
 
@@ -69,8 +74,16 @@ def _rounding(variant: Variant, of_cache: bool) -> float:
     return max(variant.precision.rounding, stored if of_cache else stored / FEW)
 
 
+def _share(errors: Errors, allowed: Errors) -> float:
+    """How much of what is allowed; infinite where the errors are unknown."""
+    if errors.max == 0:
+        return 0.0
+    share = max(errors.rms / allowed.rms, errors.max / allowed.max) if allowed.rms else math.inf
+    return math.inf if math.isnan(share) else share
+
+
 class Gate:
-    """Judges decoders over one model. Oracles and budgets are computed once per precision."""
+    """Judges decoders over one model. Truths and budgets are computed once per precision."""
 
     def __init__(
         self,
@@ -79,20 +92,22 @@ class Gate:
         *,
         batch: int = 1,
         capacity: int | None = None,
+        contexts: Sequence[int] = (),
         steps: int = 200,
         forced: int = 32,
         seed: int = 0,
         brief: bool = False,
     ) -> None:
-        """`steps` greedy tokens and `forced` random ones are proven; `capacity` is that of the decoders.
+        """`steps` greedy tokens and `forced` random ones are proven, and a few at each of the `contexts` and
+        at both ends of the decoder's buckets; `capacity` is that of the decoders.
 
-        `brief`: `check` and the budget consist of these tokens only.
+        `brief`: `check` and the budget consist of the first two only.
         """
         self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
-        self.capacity, self.steps, self.forced = capacity, steps, forced
+        self.capacity, self.contexts, self.steps, self.forced = capacity, contexts, steps, forced
         self.names = list(BRIEF if brief else CHECKS)
-        self._oracles: dict[tuple[PrecisionOption, KvOption], Truth] = {}
-        self._budgets: dict[tuple[str, bool], Errors] = {}
+        self._truths: dict[tuple[PrecisionOption, KvOption], Truth] = {}
+        self._budgets: dict[str, Evidence] = {}
         self._rows: Gate | None = None
 
     def check_briefly(self, decoder: Decoder) -> GateResult:
@@ -121,67 +136,71 @@ class Gate:
         checks: list[GateCheck] = []
         steps, name = 0, "build"
         try:
-            trial = self._trial(decoder, self._steps_for(decoder.variant))
-            steps, errors = trial.steps, {}
+            trial = self._trial(decoder)
+            steps, seen = trial.steps, list[Evidence]()
             for name in names:
-                errors[name] = CHECKS[name](trial)
-                checks.append(self._judged(name, errors[name], decoder.variant))
+                parts = CHECKS[name](trial)
+                checks.append(self._judged(name, parts, decoder.variant))
+                seen += parts
             if decoder.variant.name == self.baseline and names == self.names:
-                self._keep_budget(decoder.variant.precision.name, errors)
+                self._budgets[decoder.variant.precision.name] = Evidence.joined(seen)
         except Mismatch as mismatch:
             checks.append(GateCheck(name, "fail", str(mismatch)))
         except Exception as error:  # a variant that crashes is a failed variant, and the run goes on
             checks.append(GateCheck(name, "fail", one_line(error)))
         return GateResult(steps, checks)
 
-    def _judged(self, name: str, errors: Errors | None, variant: Variant) -> GateCheck:
-        if errors is None:
+    def _judged(self, name: str, parts: Parts, variant: Variant) -> GateCheck:
+        """By the comparison that came nearest to what is allowed."""
+        compared = [
+            (part.label(layer), layer, found) for part in parts for layer, found in part.by_layer.items()
+        ]
+        if not compared:
             return GateCheck(name, "pass", "bit-equal or not applicable")
-        of_cache = name == "cache contents"
-        unit = _rounding(variant, of_cache) * errors.scale
-        if variant.name == self.baseline:
-            allowed = Errors(PLAIN_EAGER_ALLOWED * unit, PEAK * PLAIN_EAGER_ALLOWED * unit, errors.scale)
-        else:
-            plain = self._budget(variant.precision.name, of_cache)
-            peak = PEAK * unit if variant.kv.narrow else unit
-            allowed = Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, peak), errors.scale)
+        judged = [(label, found, self._allowed(layer, found, variant)) for label, layer, found in compared]
+        label, errors, allowed = max(judged, key=lambda row: _share(row[1], row[2]))
         numbers = CheckErrors(errors.rms, errors.max, allowed.rms, allowed.max)
-        if errors.rms > allowed.rms or errors.max > allowed.max:
+        if _share(errors, allowed) > 1:
             said = (
-                f"error rms {errors.rms:.2g}, max {errors.max:.2g} against float64, "
+                f"{label}: error rms {errors.rms:.2g}, max {errors.max:.2g} against float64, "
                 f"allowed {allowed.rms:.2g} and {allowed.max:.2g}"
             )
             return GateCheck(name, "fail", said, numbers)
         return GateCheck(name, "pass", errors=numbers)
 
-    def _budget(self, precision: str, of_cache: bool) -> Errors:
-        """The largest errors of plain cached eager at this precision, in logits or in the cache."""
-        if (precision, of_cache) not in self._budgets:
+    def _allowed(self, layer: int, errors: Errors, variant: Variant) -> Errors:
+        unit = _rounding(variant, of_cache=layer != LOGITS) * errors.scale
+        if variant.name == self.baseline:
+            return Errors(PLAIN_EAGER_ALLOWED * unit, PEAK * PLAIN_EAGER_ALLOWED * unit, errors.scale)
+        plain = self._budget(variant.precision.name).by_layer[layer]
+        peak = PEAK * unit if variant.kv.narrow else unit
+        return Errors(ALLOWED * max(plain.rms, unit), ALLOWED * max(plain.max, peak), errors.scale)
+
+    def _budget(self, precision: str) -> Evidence:
+        """The largest errors of plain cached eager at this precision."""
+        if precision not in self._budgets:
             plain = Decoder.of(self._plain(precision), self.model, batch=self.batch, capacity=self.capacity)
-            trial = self._trial(plain, self.steps)
-            self._keep_budget(precision, {name: CHECKS[name](trial) for name in self.names})
-        return self._budgets[precision, of_cache]
+            trial = self._trial(plain)
+            self._budgets[precision] = Evidence.joined(
+                part for name in self.names for part in CHECKS[name](trial)
+            )
+        return self._budgets[precision]
 
-    def _keep_budget(self, precision: str, by_check: dict[str, Errors | None]) -> None:
-        errors = {name: outcome for name, outcome in by_check.items() if outcome is not None}
-        if "cache contents" in errors:
-            self._budgets[precision, True] = errors.pop("cache contents")
-        self._budgets[precision, False] = reduce(Errors.joined, errors.values())
+    def _trial(self, decoder: Decoder) -> Trial:
+        """Without a cache a decoder is the reference itself; a few steps show that it is wired up."""
+        variant, most = decoder.variant, None if decoder.variant.cache.keeps else FEW_STEPS
+        truth = self._truth_for(variant.precision, variant.kv)
+        tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(variant, of_cache=False)
+        steps, forced = (min(n, most or n) for n in (self.steps, self.forced))
+        trial = Trial.of(decoder, truth, steps, forced, self.contexts, tie, self.seed)
+        if self.names != list(BRIEF):
+            truth.learn(trial.text)
+        return trial
 
-    def _steps_for(self, variant: Variant) -> int:
-        """The naive decoder is the reference; a few steps show that it is wired up."""
-        return min(self.steps, 8) if not variant.cache.keeps else self.steps
-
-    def _trial(self, decoder: Decoder, steps: int) -> Trial:
-        oracle = self._oracle(decoder.variant.precision, decoder.variant.kv)
-        tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(decoder.variant, of_cache=False)
-        forced = self.forced if decoder.variant.cache.keeps else min(self.forced, 14)
-        return Trial.of(decoder, oracle, steps, forced, tie, self.seed)
-
-    def _oracle(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Truth:
-        if (precision, kv) not in self._oracles:
-            self._oracles[precision, kv] = self._truth(precision, kv)
-        return self._oracles[precision, kv]
+    def _truth_for(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Truth:
+        if (precision, kv) not in self._truths:
+            self._truths[precision, kv] = self._truth(precision, kv)
+        return self._truths[precision, kv]
 
     def _rows_gate(self) -> Gate:
         if self._rows is None:
@@ -203,15 +222,14 @@ class Gate:
         """The gate of ROWS rows, on a small model of the same family."""
         config = _rows_config(self.model.config)
         model = random_model(config, self.seed, dtype=self.model.dtype, device=self.model.device)
-        return Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed)
+        return Gate(model, self.precision, batch=ROWS, steps=8, forced=24, seed=self.seed, brief=True)
 
     @torch.inference_mode()
     def _drift(self, decoder: Decoder) -> Drift:
-        trial = self._trial(decoder, self.steps)
+        trial = self._trial(decoder)
+        fed, start = trial.after_prompt(trial.forced), trial.prompt.size(1) - 1
         logits = [decoder.prefill(trial.prompt)[:, None].clone()]
-        logits += [decoder.step(token)[:, None] for token in trial.forced.split(1, dim=1)]
-        text = torch.cat([trial.prompt, trial.forced], dim=1)
-        got = torch.cat(logits, dim=1)
-        return agreement_with(
-            got, self._oracle(declared(PrecisionOption)[self.precision]).logits(text)[:, -got.size(1) :]
-        )
+        logits += [decoder.step(token)[:, None] for token in fed.split(1, dim=1)]
+        text = torch.cat([trial.prompt, fed], dim=1)
+        root = self._truth_for(declared(PrecisionOption)[self.precision])
+        return agreement_with(torch.cat(logits, dim=1), root.logits(text, position=start))

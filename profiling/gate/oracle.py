@@ -1,19 +1,22 @@
 """What the right answer is: float64 logits, keys and values of a token sequence, recomputed from nothing.
 
 The reference is cheap: a whole sequence is one pass. If the argmax at every position is the next token of
-what a variant produced, the two agree token for token, by induction over the positions.
+what a variant produced, the two agree token for token, by induction over the positions. What follows a
+beginning of a text that was learned is computed from the keys and values which that one pass left there.
 """
 
 from __future__ import annotations
 
-import math
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Protocol
+from itertools import chain
+from typing import NamedTuple, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from profiling.gate.evidence import Errors, Mismatch
 from profiling.results.record import Drift
 from variants.backends.modules import Modules
 from variants.config import GPTConfig
@@ -27,43 +30,54 @@ from variants.slots.narrow_cache import as_stored
 from variants.slots.precision import PrecisionOption
 from variants.slots.quantised import exact_copy
 
-PIECE = 1 << 18  # values compared at once: logits of a whole text in float64 would not stay in any cache
-KEPT_SEQUENCES = 12  # more than there are checks: the variants of one run feed the same few texts
+KEPT_ANSWERS = 24  # more than a decoder is asked for: the variants of one run feed the same few texts
+KV: TypeAlias = list[tuple[Tensor, Tensor]]  # per layer, keys and values [B,Hkv,T,D]
 
 
-@dataclass(frozen=True)
-class Errors:
-    """How far a tensor is from the float64 one: root mean square, maximum, and the scale of the truth."""
+class Answer(NamedTuple):
+    """float64: logits [B,T,V] of the positions, keys and values of the slots that were asked for."""
 
-    rms: float
-    max: float
-    scale: float
-
-    @staticmethod
-    def of(got: Tensor, truth: Tensor) -> Errors:
-        n, worst, squares, scale = truth.numel(), 0.0, 0.0, 0.0
-        for ours, right in zip(got.flatten().split(PIECE), truth.flatten().split(PIECE), strict=True):
-            difference = ours.double() - right
-            largest = float(difference.abs().max())
-            worst = max(worst, largest if math.isfinite(largest) else math.inf)
-            squares += float(difference.dot(difference))
-            scale += float(right.dot(right))
-        return Errors(rms=math.sqrt(squares / n), max=worst, scale=math.sqrt(scale / n))
-
-    def joined(self, other: Errors) -> Errors:
-        return Errors(max(self.rms, other.rms), max(self.max, other.max), max(self.scale, other.scale))
+    logits: Tensor
+    kv: KV
 
 
-class Truth(Protocol):
-    """What a decoder is held against, in float64."""
+class Truth(ABC):
+    """What a decoder is held against, in float64. Answers are kept: every variant asks for the same ones."""
 
-    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
-        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
-        ...
+    def __init__(self) -> None:
+        self._answers: OrderedDict[tuple[bytes, int, int], Answer] = OrderedDict()
 
-    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
-        """Per layer, keys and values float64 [B,Hkv,T,D]."""
-        ...
+    def answer(self, tokens: Tensor, position: int, slot: int) -> Answer:
+        """About tokens [B,T] int64: logits from this position on, keys and values from this slot on.
+
+        Raises Mismatch where they are not finite: nothing can be held against such a reference.
+        """
+        key = tokens.cpu().numpy().tobytes(), position, slot
+        if key not in self._answers:
+            found = self._computed(tokens, position, slot)
+            if not all(bool(part.isfinite().all()) for part in (found.logits, *chain(*found.kv))):
+                raise Mismatch("the reference itself is not finite: the weights hold NaN or infinity")
+            self._answers[key] = found
+            if len(self._answers) > KEPT_ANSWERS:
+                self._answers.popitem(last=False)
+        self._answers.move_to_end(key)
+        return self._answers[key]
+
+    def logits(self, tokens: Tensor, position: int = 0) -> Tensor:
+        """tokens [B,T] int64 -> logits float64 [B,T',V] from this position on."""
+        return self.answer(tokens, position, tokens.size(1)).logits
+
+    def learn(self, tokens: Tensor) -> None:
+        """Many questions will be about beginnings of this text [B,T]."""
+        return
+
+    @abstractmethod
+    def kv(self, tokens: Tensor) -> KV:
+        """Per layer, keys and values float64 [B,Hkv,T,D] of the whole text."""
+
+    @abstractmethod
+    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+        """The answer, without a reference to anything larger than itself."""
 
 
 class RoundedCache(ConcatCache):
@@ -77,15 +91,37 @@ class RoundedCache(ConcatCache):
         return super().append(layer, as_stored(k, self.kv), as_stored(v, self.kv), where)
 
 
+@dataclass(frozen=True)
+class _Known:
+    """A text [B,T] with the states [B,T,C] before the head, and its keys and values."""
+
+    tokens: Tensor
+    hidden: Tensor
+    kv: KV
+
+    def shared(self, tokens: Tensor) -> int:
+        """How many of these tokens [B,T'] start this text too."""
+        n = min(self.tokens.size(1), tokens.size(1))
+        differs = (self.tokens[:, :n] != tokens[:, :n]).any(dim=0).nonzero()
+        return int(differs[0]) if len(differs) else n
+
+    def first(self, n: int) -> _Known:
+        return _Known(self.tokens[:, :n], self.hidden[:, :n], first_slots(self.kv, n))
+
+
 class Oracle(Truth):
     """Float64 truth for the weights as one precision stores them, and the cache as `kv` does."""
 
     def __init__(self, model: GPT, precision: PrecisionOption, kv: KvOption, batch: int) -> None:
         """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
+        super().__init__()
+        exact = exact_copy(model, precision)
+        # the head is applied afterwards, to the positions that are asked for
+        self.head, exact.lm_head = exact.lm_head, nn.Identity()  # type: ignore[assignment]
         # One pass from an empty cache never reads a cached value: this is the naive function, and the
         # concat cache only keeps the keys and values it computed on the way.
         variant, capacity = ladder("float64")["lasthead"], model.config.n_ctx
-        parts = build_parts(variant, exact_copy(model, precision), batch, capacity)
+        parts = build_parts(variant, exact, batch, capacity)
         if kv.narrow:
             plain = parts.modules
             assert isinstance(plain, Modules)
@@ -93,42 +129,50 @@ class Oracle(Truth):
             modules = Modules(plain.model, rounded, plain.mask, plain.attention, plain.head)
             parts = Parts(modules, modules, parts.executor)
         self.decoder = Decoder(variant, parts, batch=batch, capacity=capacity)
-        self._seen: OrderedDict[bytes, tuple[Tensor, list[tuple[Tensor, Tensor]]]] = OrderedDict()
+        nothing = self.decoder.token.new_empty(batch, 0)
+        self._text = _Known(nothing, exact.like.new_empty(batch, 0, model.config.n_embd), [])
 
-    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
-        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
-        return self._run(tokens, last)[0]
+    def learn(self, tokens: Tensor) -> None:
+        """Compute this text [B,T] once, so that its beginnings need no second pass."""
+        if self._text.shared(tokens) < tokens.size(1):
+            self._text = self._following(tokens)
 
-    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
-        """Per layer, keys and values float64 [B,Hkv,T,D]."""
-        return self._run(tokens, last)[1]
+    def kv(self, tokens: Tensor) -> KV:
+        return self._following(tokens).kv
 
-    def _run(self, tokens: Tensor, last: int) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        key = tokens.cpu().numpy().tobytes() + bytes([last])
-        if key not in self._seen:
-            self.decoder.reset()
-            # the logits of a long text are large: only the positions that are asked for are kept
-            head = tokens[:, : tokens.size(1) - last] if last else tokens[:, :0]
-            if head.size(1):
-                self.decoder.prefill(head)
-            logits = self.decoder.extend(tokens[:, head.size(1) :])
-            cache = self.decoder.cache
-            n, layers = tokens.size(1), self.decoder.model.config.n_layer
-            self._seen[key] = logits, [cache.contents(layer, n) for layer in range(layers)]
-            if len(self._seen) > KEPT_SEQUENCES:
-                self._seen.popitem(last=False)
-        self._seen.move_to_end(key)
-        return self._seen[key]
+    @torch.inference_mode()
+    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+        whole = self._following(tokens)
+        kv = [(k[:, :, slot:].clone(), v[:, :, slot:].clone()) for k, v in whole.kv]
+        return Answer(self.head(whole.hidden[:, position:]), kv)
+
+    def _following(self, tokens: Tensor) -> _Known:
+        """These tokens; of those that start the learned text nothing is computed again."""
+        n, held = tokens.size(1), self._text.shared(tokens)
+        before = self._text.first(held)
+        if held == n:
+            return before
+        self.decoder.reset()
+        if held:
+            self.decoder.load(before.tokens, before.kv)
+        hidden = torch.cat([before.hidden, self.decoder.extend(tokens[:, held:])], dim=1)
+        layers = range(self.decoder.model.config.n_layer)
+        return _Known(tokens, hidden, [self.decoder.cache.contents(layer, n) for layer in layers])
+
+
+def first_slots(kv: KV, n: int) -> KV:
+    """The keys and values of the first n tokens."""
+    return [(k[:, :, :n], v[:, :, :n]) for k, v in kv]
 
 
 def greedy_agreement(tokens: Tensor, start: int, truth: Tensor, tie: float) -> tuple[int | None, int]:
     """Where a greedy continuation leaves the reference.
 
-    tokens [B,T] produced greedily from position `start` on; truth [B,T,V] the reference's logits. Returns
-    (first position that disagrees beyond a tie, or None; number of ties). A tie is a mismatch where the
-    reference's two best logits are closer than `tie`.
+    tokens [B,T] produced greedily from position `start` on; truth [B,T-start+1,V] the reference's logits
+    from position start - 1 on. Returns (first position that disagrees beyond a tie, or None; number of ties).
+    A tie is a mismatch where the reference's two best logits are closer than `tie`.
     """
-    predicted = truth[:, start - 1 : -1]
+    predicted = truth[:, :-1]
     produced = tokens[:, start:]
     wrong = predicted.argmax(-1) != produced
     margin = predicted.max(-1).values - predicted.gather(-1, produced[..., None])[..., 0]

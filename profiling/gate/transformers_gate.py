@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from profiling.gate.gate import ROWS, Gate
-from profiling.gate.oracle import KEPT_SEQUENCES, Truth
+from profiling.gate.oracle import KV, Answer, Truth
 from variants.backends.transformers_model import GrowingLayers, TransformersModel
 from variants.ladder import transformers_ladder
 from variants.slots.kv import KvOption
@@ -23,25 +23,19 @@ class Uncached(Truth):
 
     def __init__(self, model: TransformersModel) -> None:
         """The copy takes 8 bytes per parameter."""
+        super().__init__()
         self.model = model.exact()
-        self._logits: dict[tuple[tuple[int, ...], bytes], Tensor] = {}
 
     @torch.inference_mode()
-    def logits(self, tokens: Tensor, last: int = 0) -> Tensor:
-        """tokens [B,T] int64 -> logits float64 [B,T,V], or of the last `last` positions."""
-        key = tuple(tokens.shape), tokens.cpu().numpy().tobytes()
-        if key not in self._logits:
-            if len(self._logits) == KEPT_SEQUENCES:
-                del self._logits[next(iter(self._logits))]
-            self._logits[key] = self.model(tokens)
-        return self._logits[key][:, -last:]
-
-    @torch.inference_mode()
-    def kv(self, tokens: Tensor, last: int = 0) -> list[tuple[Tensor, Tensor]]:
-        """Per layer, keys and values float64 [B,Hkv,T,D]."""
+    def kv(self, tokens: Tensor) -> KV:
         cache, n = GrowingLayers(), tokens.size(1)
         self.model(tokens, cache.cache, every=False)
         return [cache.contents(layer, n) for layer in range(self.model.config.n_layer)]
+
+    @torch.inference_mode()
+    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+        kv = [(k[:, :, slot:].clone(), v[:, :, slot:].clone()) for k, v in self.kv(tokens)]
+        return Answer(self.model(tokens)[:, position:].clone(), kv)
 
 
 class TransformersGate(Gate):
@@ -66,4 +60,5 @@ class TransformersGate(Gate):
             steps=8,
             forced=24,
             seed=self.seed,
+            brief=True,
         )

@@ -252,6 +252,7 @@ class Runner(Generic[M]):
             self.precision,
             batch=workload.batch,
             capacity=buckets[-1],
+            contexts=contexts,
             steps=gate_steps,
             forced=min(GATE_FORCED, gate_steps),
             seed=workload.seed,

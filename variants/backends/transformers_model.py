@@ -112,6 +112,9 @@ class GrowingLayers(Cache):
             if layer.is_initialized:
                 layer.keys, layer.values = layer.keys[:, :, :n], layer.values[:, :, :n]
 
+    def held(self) -> int:
+        return int(self.cache.get_seq_length())
+
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         held = self.cache.layers[layer]
         return held.keys[:, :, :n], held.values[:, :, :n]

@@ -51,6 +51,10 @@ class Cache(Protocol):
         """Forget all but the first n tokens."""
         ...
 
+    def held(self) -> int:
+        """How many tokens the cache itself counts; waits for the device where it counts there."""
+        ...
+
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         """Keys and values [B,Hkv,n,D] of the first n tokens."""
         ...

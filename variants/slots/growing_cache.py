@@ -32,6 +32,9 @@ class NoCache(Cache):
     def rewind(self, n: int) -> None:
         self.text = self.text[:, :n]
 
+    def held(self) -> int:
+        return self.text.size(1)
+
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         raise NotImplementedError("the naive decoder keeps no keys and values")
 
@@ -66,6 +69,9 @@ class ConcatCache(Cache):
         self.k = [k[:, :, :n] for k in self.k]
         self.v = [v[:, :, :n] for v in self.v]
         self.length = n
+
+    def held(self) -> int:
+        return self.length
 
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         return self.k[layer][:, :, :n], self.v[layer][:, :, :n]

@@ -59,6 +59,9 @@ class PagedCache(Cache):
         self._show_blocks()
         self.length.fill_(n)
 
+    def held(self) -> int:
+        return int(self.length)
+
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         self._seen = self.table[:, : blocks_for(n, self.pool.size)]
         return self._gather(self.pool.k[layer], n), self._gather(self.pool.v[layer], n)

@@ -36,6 +36,9 @@ class StaticCache(Cache):
     def rewind(self, n: int) -> None:
         self.length.fill_(n)
 
+    def held(self) -> int:
+        return int(self.length)
+
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
         return self.k[layer][:, :, :n], self.v[layer][:, :, :n]
 
