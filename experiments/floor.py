@@ -210,6 +210,7 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
             runner.duel(seconds, traces=not arguments.no_trace)
             if not arguments.no_trace:
                 runner.trace()
+            runner.repeat()
         runner.run.finish()
     except KeyboardInterrupt:
         runner.run.save()

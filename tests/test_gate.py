@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import copy
+from dataclasses import replace
+
 import pytest
 import torch
 
-from profiling.gate import CHECKS, Errors, Gate, Oracle
+from profiling.gate import CHECKS, Errors, Gate, Oracle, checks
 from profiling.gate.evidence import Mismatch
 from profiling.gate.oracle import agreement_with, greedy_agreement
 from tests.conftest import CONFIGS
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
-from variants.model import random_model
+from variants.model import GPT, random_model
 from variants.slots.kv import AS_PRECISION
 from variants.slots.precision import FLOAT32
 from variants.slots.static_cache import StaticCache
@@ -26,6 +29,11 @@ EXACT = [v.name for v in map(ladder().get, RUNS_HERE) if (v.precision, v.kv) == 
 @pytest.fixture(scope="module")
 def gates() -> dict:
     return {}
+
+
+@pytest.fixture(autouse=True)
+def shorter_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LONG_RUN", 32)
 
 
 def gate_for(gates: dict, config: str, precision: str) -> Gate:
@@ -42,7 +50,7 @@ def test_every_rung_passes_on_odd_models(gates: dict, name: str, config: str) ->
     gate = gate_for(gates, config, "float32")
     result = gate.check(Decoder.of(ladder()[name], gate.model))
     assert (result.status, result.reason) == ("pass", "")
-    assert [check.check for check in result.checks] == [*CHECKS, "batch rows"]
+    assert [check.check for check in result.checks] == [*CHECKS, *checks.SMALL]
 
 
 @pytest.mark.parametrize("precision", ["float64", "bfloat16"])
@@ -106,6 +114,26 @@ def test_a_read_past_the_length_is_caught_by_the_poison(tiny) -> None:
     gate = Gate(tiny, "float32", steps=20)
     outcome = gate.check_only(decoder, "unused slots")
     assert outcome.status == "fail" and "noise" in outcome.reason
+
+
+@pytest.mark.parametrize("name", ["sdpa", "bf16", "int8", "onelaunch-int8", "onelaunch-int4"])
+def test_weights_that_are_stored_worse_than_they_could_be_fail_though_the_function_agrees(tiny, name) -> None:
+    """The truth is computed from what is stored: only this check looks before that."""
+    variant = ladder()[name]
+    if why := variant.why_not("cpu"):
+        pytest.skip(why)
+
+    def worse(model: GPT) -> GPT:
+        rough = copy.deepcopy(model)
+        rough.blocks[1].up.weight[3].mul_(1.02)
+        return variant.precision.build(rough)
+
+    poor = replace(variant, precision=replace(variant.precision, build=worse))
+    gate = Gate(tiny, "float32", steps=8, forced=8)
+    assert gate.check(Decoder.of(variant, tiny)).status == "pass"
+    decoder = Decoder.of(poor, tiny)
+    failing = [n for n in CHECKS if gate.check_only(decoder, n).status == "fail"]
+    assert failing == ["weights"]
 
 
 def lost_from(first: int, end: int, decoder: Decoder) -> None:

@@ -42,7 +42,7 @@ def test_every_rung_is_proven_on_both_sides_of_a_window(name: str, tmp_path: Pat
     for variant in RUNGS.values():
         result = gate.check(Decoder.of(variant, model, capacity=SLOTS))
         assert (variant.name, result.status, result.reason) == (variant.name, "pass", "")
-        assert len(result.checks) == 11
+        assert len(result.checks) == 12
 
 
 def test_rungs_differ_in_one_slot_and_say_so() -> None:

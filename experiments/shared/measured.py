@@ -95,4 +95,5 @@ def proven_runner(
             reasons = "; ".join(run.record.warnings)
             raise UserError(f"nothing to compare with, what is not proven has no time: {reasons}")
         measure(runner)
+        runner.repeat()
     return runner

@@ -14,13 +14,29 @@ from torch import Tensor
 
 from profiling.gate.evidence import Evidence, Mismatch
 from profiling.gate.oracle import greedy_agreement
+from profiling.gate.stored import why_not_stored
+from profiling.gate.stress import LARGE_MEANS
 from profiling.gate.trial import FORCED, FREE, Trial
 from variants.errors import UserError
 from variants.slots.cache import Preallocated
 
 CHUNKS = (1, 2, 3, 7, 8, 13, 130)  # sizes of `extend`: around 8, and longer than a bucket of 128
 POISONS = (1e4, -1e4, 1e-2, -1e-2)  # two magnitudes and signs, finite: a masked NaN times 0 is still NaN
+LONG_RUN, ROUND = 1000, 8  # steps in all, and between two rewinds
 Parts = list[Evidence]
+Check = Callable[[Trial], Parts]
+
+
+def weights(trial: Trial) -> Parts:
+    """Each weight is stored to half a step of its row or group; what is not quantised, as it is in its type.
+
+    The truth is computed from the weights as they are stored: what is lost before that shows nowhere else.
+    """
+    for name, stored in trial.decoder.model.named_modules():
+        root = trial.root.get_submodule(name)
+        if stored is not root and (wrong := why_not_stored(root, stored)):
+            raise Mismatch(f"{name or 'model'}: {wrong}")
+    return []
 
 
 def greedy(trial: Trial) -> Parts:
@@ -165,8 +181,48 @@ def _refused(attempts: list[Callable[[], Tensor]], what: str) -> None:
         raise Mismatch(f"{what}: accepted, and must be refused")
 
 
+def batch_rows(trial: Trial) -> Parts:
+    """Rows of different text, each equal to a run of its own."""
+    session = trial.session()
+    session.prefill(trial.prompt)
+    session.feed(trial.after_prompt(trial.forced))
+    return [session.evidence(stressed="rows")]
+
+
+def numerics(trial: Trial) -> Parts:
+    """Caches and tokens that exercise what random ones never do; see `profiling.gate.stress`."""
+    parts = []
+    for scene in trial.scenes if trial.cached else ():
+        if scene.name == LARGE_MEANS and trial.decoder.model.dtype == torch.bfloat16:
+            continue  # its units are a quarter there: nothing is left to hold a decoder to
+        session = trial.session()
+        session.load(scene.text, scene.context)
+        session.feed(scene.text[:, scene.context :])
+        parts.append(session.evidence(scene.name, stressed=scene.name))
+    return parts
+
+
+def long_run(trial: Trial) -> Parts:
+    """The same few steps after a rewind, LONG_RUN of them in all, give the same logits to the bit."""
+    if not trial.cached:
+        return []
+    decoder, session, n = trial.decoder, trial.session(), trial.prompt.size(1)
+    session.load(trial.text, n)
+    tokens = trial.after_prompt(ROUND).split(1, dim=1)
+    first = [decoder.step(token) for token in tokens]
+    for number in range(1, LONG_RUN // ROUND):
+        decoder.rewind(n)
+        for step, token in enumerate(tokens):
+            if not torch.equal(decoder.step(token), first[step]):
+                raise Mismatch(f"step {number * ROUND + step} of a long run differs from step {step}")
+    decoder.rewind(n)
+    session.feed(trial.after_prompt(ROUND))
+    return [session.evidence(stressed="rows")]
+
+
 # in the order in which they are run; the name is what reports print
-CHECKS: dict[str, Callable[[Trial], Parts]] = {
+CHECKS: dict[str, Check] = {
+    "weights": weights,
     "greedy": greedy,
     "forced": forced,
     "contexts": contexts,
@@ -178,3 +234,9 @@ CHECKS: dict[str, Callable[[Trial], Parts]] = {
     "ragged rows": ragged_rows,
     "capacity": capacity,
 }
+BRIEF = ("greedy", "forced")  # of a short proof
+SMALL: dict[str, Check] = {
+    "batch rows": batch_rows,
+    "numerics": numerics,
+    "long run": long_run,
+}  # of the small model

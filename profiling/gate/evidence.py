@@ -52,15 +52,18 @@ class Evidence:
 
     by_layer: dict[int, Errors] = field(default_factory=dict)
     where: str = ""
+    stressed: str = (
+        ""  # by what, where the weights and the cache are made for it; such parts have own budgets
+    )
 
     @staticmethod
-    def joined(parts: Iterable[Evidence], where: str = "") -> Evidence:
+    def joined(parts: Iterable[Evidence], where: str = "", stressed: str = "") -> Evidence:
         """The worst of several parts, layer by layer."""
         worst: dict[int, Errors] = {}
         for part in parts:
             for layer, errors in part.by_layer.items():
                 worst[layer] = worst[layer].joined(errors) if layer in worst else errors
-        return Evidence(worst, where)
+        return Evidence(worst, where, stressed)
 
     def label(self, layer: int) -> str:
         what = "logits" if layer == LOGITS else f"keys and values of layer {layer}"

@@ -98,12 +98,14 @@ class _Known:
     tokens: Tensor
     hidden: Tensor
     kv: KV
+    arranged: bool = False  # keys and values that no text leaves behind: they stand for the whole text only
 
     def shared(self, tokens: Tensor) -> int:
         """How many of these tokens [B,T'] start this text too."""
         n = min(self.tokens.size(1), tokens.size(1))
         differs = (self.tokens[:, :n] != tokens[:, :n]).any(dim=0).nonzero()
-        return int(differs[0]) if len(differs) else n
+        same = int(differs[0]) if len(differs) else n
+        return 0 if self.arranged and same < self.tokens.size(1) else same
 
     def first(self, n: int) -> _Known:
         return _Known(self.tokens[:, :n], self.hidden[:, :n], first_slots(self.kv, n))
@@ -130,12 +132,17 @@ class Oracle(Truth):
             parts = Parts(modules, modules, parts.executor)
         self.decoder = Decoder(variant, parts, batch=batch, capacity=capacity)
         nothing = self.decoder.token.new_empty(batch, 0)
-        self._text = _Known(nothing, exact.like.new_empty(batch, 0, model.config.n_embd), [])
+        self._texts = [_Known(nothing, exact.like.new_empty(batch, 0, model.config.n_embd), [])]
 
     def learn(self, tokens: Tensor) -> None:
         """Compute this text [B,T] once, so that its beginnings need no second pass."""
-        if self._text.shared(tokens) < tokens.size(1):
-            self._text = self._following(tokens)
+        if all(known.shared(tokens) < tokens.size(1) for known in self._texts):
+            self._texts.append(self._following(tokens))
+
+    def arrange(self, tokens: Tensor, kv: KV) -> None:
+        """Take these keys and values [B,Hkv,T,D] for those of this text [B,T]; what follows is computed."""
+        hidden = self._texts[0].hidden.new_zeros(*tokens.shape, self.decoder.model.config.n_embd)
+        self._texts.append(_Known(tokens, hidden, kv, arranged=True))
 
     def kv(self, tokens: Tensor) -> KV:
         return self._following(tokens).kv
@@ -147,9 +154,10 @@ class Oracle(Truth):
         return Answer(self.head(whole.hidden[:, position:]), kv)
 
     def _following(self, tokens: Tensor) -> _Known:
-        """These tokens; of those that start the learned text nothing is computed again."""
-        n, held = tokens.size(1), self._text.shared(tokens)
-        before = self._text.first(held)
+        """These tokens; of those that start a known text nothing is computed again."""
+        best = max(self._texts, key=lambda known: known.shared(tokens))
+        n, held = tokens.size(1), best.shared(tokens)
+        before = best.first(held)
         if held == n:
             return before
         self.decoder.reset()

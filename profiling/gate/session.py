@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
-from profiling.gate.oracle import KV, Truth, first_slots
+from profiling.gate.oracle import KV, Truth
 from variants.decoder import Decoder
 from variants.slots.cache import Preallocated
 
@@ -41,7 +41,7 @@ class Session:
         """The first n tokens of text [B,T], with the truth's keys and values; noise in all other slots."""
         kv: KV = []
         if self.decoder.variant.cache.keeps:
-            kv = first_slots(self.truth.kv(text), n)
+            kv = self.truth.kv(text[:, :n])
         self._turn_to(text[:, :n], position=n, slot=n)
         self.decoder.load(text[:, :n], kv)
         if isinstance(self.decoder.cache, Preallocated):
@@ -73,11 +73,11 @@ class Session:
         self._turn_to(self.text[:, :n], position=n, slot=n)
         self.decoder.rewind(n)
 
-    def evidence(self, where: str = "") -> Evidence:
+    def evidence(self, where: str = "", stressed: str = "") -> Evidence:
         """What all uses so far compared."""
         self._turn_to(self.text, position=self.text.size(1), slot=self.text.size(1))
         parts, self._parts = self._parts, []
-        return Evidence.joined(parts, where)
+        return Evidence.joined(parts, where, stressed)
 
     # -- what came out ------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from profiling.gate.checks import batch_rows
 from profiling.gate.gate import ROWS, Gate
 from profiling.gate.oracle import KV, Answer, Truth
 from variants.backends.transformers_model import GrowingLayers, TransformersModel
@@ -50,15 +51,10 @@ class TransformersGate(Gate):
     def _truth(self, precision: PrecisionOption, kv: KvOption) -> Truth:
         return Uncached(self.model)
 
-    def _for_rows(self) -> Gate:
-        """The same model: one of another size may not exist in its family."""
-        return TransformersGate(
-            self.model,
-            self.precision,
-            batch=ROWS,
-            capacity=self.capacity,
-            steps=8,
-            forced=24,
-            seed=self.seed,
-            brief=True,
+    def _small_gate(self) -> Gate:
+        """The same model: one of another size may not exist in its family. A long run would take long."""
+        gate = TransformersGate(
+            self.model, self.precision, batch=ROWS, capacity=self.capacity, forced=24, seed=self.seed
         )
+        gate.checks = {"batch rows": batch_rows}
+        return gate

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
 
 from profiling.gate.oracle import Truth, random_stream
 from profiling.gate.session import Session
+from profiling.gate.stress import Scene
 from variants.decoder import Decoder
+from variants.model import Model
 
 PROMPT = 10
 # The second prompt is longer than a bucket of 128 and than the prompt whose prefill is timed. It is also
@@ -27,17 +29,27 @@ class Trial:
     """A decoder under test, the truth, the texts to feed, and how many steps to prove."""
 
     decoder: Decoder
+    root: Model  # whose weights the decoder stores in its own way
     truth: Truth
     text: Tensor  # [B,capacity], random; prompt and contexts are beginnings of it
     other: Tensor  # [B,T], another random text
     steps: int  # that feed themselves
     forced: int
     timed: tuple[int, ...]  # contexts
+    scenes: Sequence[Scene]  # of this very model
     tie: float  # logits closer than this may swap places
 
     @staticmethod
     def of(
-        decoder: Decoder, truth: Truth, steps: int, forced: int, timed: Iterable[int], tie: float, seed: int
+        decoder: Decoder,
+        root: Model,
+        truth: Truth,
+        steps: int,
+        forced: int,
+        timed: Iterable[int],
+        scenes: Sequence[Scene],
+        tie: float,
+        seed: int,
     ) -> Trial:
         """What does not fit into the decoder is left out or made smaller."""
         vocabulary, capacity = decoder.model.config.vocab_size, decoder.capacity
@@ -48,7 +60,8 @@ class Trial:
         text, other = stream(capacity, 0), stream(min(OTHER_PROMPT, capacity // 2), 1)
         other[:, 0] = (text[:, 0] + 1) % vocabulary  # another text, from the first token on
         room = capacity - min(PROMPT, capacity // 4)
-        return Trial(decoder, truth, text, other, min(steps, room), min(forced, room), tuple(timed), tie)
+        steps, forced = min(steps, room), min(forced, room)
+        return Trial(decoder, root, truth, text, other, steps, forced, tuple(timed), scenes, tie)
 
     @property
     def cached(self) -> bool:

@@ -111,6 +111,7 @@ def _measured(
         run.warn(f"{point.label}: {entry.status}: {entry.reason}")
         return None
     runner.measure()
+    runner.repeat()
     folder.finish()
     return Measured(folder.record)
 

@@ -10,11 +10,12 @@ import gc
 import secrets
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import torch
 
-from profiling.gate import Gate
+from profiling.gate import Gate, KeptSteps
 from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Ring, fight, planned, stepping, traced_beside
@@ -72,6 +73,7 @@ class Runner(Generic[M]):
             v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
         ).precision.name
         self.cases: list[Case] = []
+        self.kept: list[KeptSteps] = []
         run.update(
             variants={v.name: described(v) for v in variants},
             entropy=run.record.entropy or secrets.randbits(53),
@@ -226,6 +228,14 @@ class Runner(Generic[M]):
             self.run.save()
         self.progress("trace", len(cases), len(cases))
 
+    def repeat(self) -> None:
+        """Whether every timed decoder still gives what it gave when it was proven; else it has no times."""
+        timed = {id(case.decoder) for case in self.cases}
+        for kept in self.kept:
+            if id(kept.decoder) in timed and (why := kept.why_not_again()):
+                self._drop(kept.decoder.variant.name, RuntimeError(why))
+        self.run.save()
+
     def _traceable(self) -> list[Case]:
         return [case for case in self._once() if case.full_size]
 
@@ -266,8 +276,12 @@ class Runner(Generic[M]):
             )
             decoder = proving.decoder(variant)
             if decoder is not None:
-                for name in (variant.name, AGAIN) if variant.name == BASELINE and full else (variant.name,):
-                    self.cases.append(Case(name, decoder, contexts, inputs, full, workload))
+                case = Case(variant.name, decoder, contexts, inputs, full, workload)
+                self.cases.append(case)
+                if variant.name == BASELINE and full:
+                    self.cases.append(replace(case, name=AGAIN))
+                # without a cache a step is a whole text, and the same code at every context
+                self.kept.append(KeptSteps(decoder, contexts if case.cached else contexts[:1], case.load))
             self.run.save()
 
 

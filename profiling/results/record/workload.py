@@ -23,7 +23,7 @@ class Workload(Part, frozen=True, kw_only=True):
     warm_up: Count = 2  # untimed steps after each switch: the first one after foreign traffic is slow
     rounds: Size = 20
     seed: int = 0
-    gate_steps: Size = 128
+    gate_steps: Size = 32  # greedy tokens; the gate enters every timed context besides
     brief_gate: bool = False  # prove greedy and forced tokens only, for a first look
     prompt: Size = 100  # tokens of the prefill that is timed for TTFT
     ttft_rounds: Count = 3
