@@ -17,8 +17,7 @@ from experiments.shared.cli import plain_parser, print_json, run
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from experiments.shared.tensorboard import Board
-    from experiments.shared.viewer import Viewer
+    from experiments.shared.viewer import Board, Viewer
 
 EXAMPLES = (
     "runs/20260101T120000-cpu-floor",
@@ -65,7 +64,7 @@ def _say(arguments: argparse.Namespace, traces: Sequence[Path], address: str) ->
 
 def _server(arguments: argparse.Namespace, traces: Sequence[Path]) -> Viewer | Board:
     if arguments.tensorboard:
-        from experiments.shared.tensorboard import Board
+        from experiments.shared.viewer import Board
 
         return Board(traces, arguments.port)
     from experiments.shared.viewer import Viewer

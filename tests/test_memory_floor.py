@@ -14,7 +14,7 @@ from profiling.measure import peaks
 from profiling.measure.expect import floor_bytes, weights_read_whole
 from profiling.measure.peaks import FloorReader
 from profiling.measure.visits import plain_reads
-from variants.backends.one_launch import why_no_one_launch
+from variants.backends.backend import why_no_one_launch
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder

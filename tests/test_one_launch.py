@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from profiling.analysis.phases import add_phases, phase_table
 from profiling.gate.gate import Gate
 from profiling.measure.expect import step_ops
-from profiling.measure.tracing import trace_steps
+from profiling.measure.tracing import add_phases, phase_table, trace_steps
 from profiling.results.record import Ops
-from variants.backends.one_launch import PHASES, OneLaunch, PlainRead, Span, why_no_one_launch
+from variants.backends.backend import why_no_one_launch
+from variants.backends.one_launch.backend import PHASES, OneLaunch, Span
+from variants.backends.one_launch.library import PlainRead
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError

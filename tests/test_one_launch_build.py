@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from variants import build_cache
-from variants.backends.one_launch import build, why_no_one_launch
+from variants.backends.backend import why_no_one_launch
+from variants.backends.one_launch import library
 from variants.errors import UserError
 
 if why_no_one_launch("cpu"):
@@ -21,7 +22,7 @@ def test_no_compiler_is_a_reason(monkeypatch: pytest.MonkeyPatch, tmp_path: Path
     assert "install g++" in str(why_no_one_launch("cpu"))
     assert "CPU" in str(why_no_one_launch("cuda"))
     with pytest.raises(UserError, match=r"no C\+\+ compiler"):
-        build.load.__wrapped__()
+        library.load.__wrapped__()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -31,10 +32,10 @@ def test_a_failed_build_is_one_line_and_leaves_nothing(
     sources = tmp_path / "csrc"
     sources.mkdir()
     (sources / "op.cpp").write_text("int broken(")
-    monkeypatch.setattr(build, "SOURCES", sources)
+    monkeypatch.setattr(library, "SOURCES", sources)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     with pytest.raises(UserError, match=r"building the one-launch kernels failed: .*error"):
-        build.load.__wrapped__()
+        library.load.__wrapped__()
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
 
 
@@ -58,7 +59,7 @@ MACHINES = {
 
 def compile_check(source: str, output: Path, flags: list[str], link: tuple[str, ...] = ()) -> None:
     done = subprocess.run(
-        build.compile_command(source, output, flags, link), capture_output=True, text=True, timeout=600
+        library.compile_command(source, output, flags, link), capture_output=True, text=True, timeout=600
     )
     missing = "unrecognized" in done.stderr or "cannot find" in done.stderr or "bad value" in done.stderr
     if done.returncode and missing:
@@ -81,7 +82,7 @@ def test_sanitizers_find_nothing(sanitizer: str, tmp_path: Path) -> None:
     """No undefined read and no data race, on odd sizes, with one thread and several."""
     program = tmp_path / "selfcheck"
     flags = ["-O1", "-g", "-march=native", "-fopenmp-simd", "-pthread", f"-fsanitize={sanitizer}"]
-    compile_check("selfcheck.cpp", program, [*flags, "-fno-sanitize-recover=all"], build.LINK)
+    compile_check("selfcheck.cpp", program, [*flags, "-fno-sanitize-recover=all"], library.LINK)
     done = subprocess.run(
         [program], capture_output=True, text=True, timeout=600, env={"ASAN_OPTIONS": "detect_leaks=0"}
     )

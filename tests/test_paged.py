@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, precondition, rule
 
+from profiling.measure.paging import prefill_shared
 from tests.conftest import CONFIGS
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.executors.executor import TAPE
 from variants.ladder import ladder
-from variants.prefix import prefill_shared
 from variants.slots.blocks import BlockPool, blocks_for
 from variants.slots.paged_cache import PagedCache
 

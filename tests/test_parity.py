@@ -16,7 +16,7 @@ from experiments.shared import cli
 from experiments.shared.setup import limit_of, model_for
 from profiling.gate import Gate, purity
 from profiling.sizing.read_shape import shape_from_config
-from variants.backends.one_launch import why_no_one_launch
+from variants.backends.backend import why_no_one_launch
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.errors import UserError

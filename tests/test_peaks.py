@@ -11,7 +11,7 @@ from torch._C._autograd import DeviceType
 
 from profiling.analysis.predict import Costs
 from profiling.measure.clock import Clock
-from profiling.measure.gpu import answers, gpu, smi
+from profiling.measure.environment import answers, gpu, smi
 from profiling.measure.peaks import _kernel_us, times_ms
 from profiling.measure.tracing import _replay_costs
 from profiling.results.record import Peaks
@@ -102,7 +102,7 @@ def test_a_gpu_s_settings_are_recorded_and_reported(monkeypatch: pytest.MonkeyPa
         major=9, minor=0, multi_processor_count=132, L2_cache_size=60 << 20, uuid=UUID
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
-    monkeypatch.setattr("profiling.measure.gpu.smi", lambda uuid: answers(SMI, uuid))
+    monkeypatch.setattr("profiling.measure.environment.smi", lambda uuid: answers(SMI, uuid))
     found = gpu(torch.device("cuda"))
     assert found is not None and (found.capability, found.power_limit_w, found.mig) == (
         "9.0",

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from variants.backends.one_launch import why_no_one_launch
+from variants.backends.backend import why_no_one_launch
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder

@@ -12,7 +12,7 @@ from floor_run import Record, copied, section, tables, text_of
 from synthetic_trace import eager, replayed
 
 from profiling.analysis.predict import Costs
-from profiling.analysis.trace_analysis import analyse
+from profiling.measure.tracing import analyse
 from profiling.results.folder import RunFolder
 from profiling.results.record import Measurement
 from reports.build import build

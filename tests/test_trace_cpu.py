@@ -17,7 +17,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 from profiling.analysis.attribution import attribute
 from profiling.analysis.predict import Costs, replay
-from profiling.trace import load, ops, steps
+from profiling.trace import load, names, steps
 from profiling.trace.names import op_class
 from tests.synthetic_trace import Synthetic
 
@@ -196,12 +196,12 @@ def kernels(name: str) -> set[str]:
 
 
 def test_classes_of_ops_agree_with_the_dispatcher() -> None:
-    for name in ops.IMPLICIT.split():
+    for name in names.IMPLICIT.split():
         assert "CompositeImplicitAutograd" in kernels(name), name
         assert "CPU" not in kernels(name), name
-    for name in set(ops.EXPLICIT.split()) - {"_local_scalar_dense"}:
+    for name in set(names.EXPLICIT.split()) - {"_local_scalar_dense"}:
         assert "CPU" not in kernels(name), name
-    for name in [*ops.VIEWS.split(), *ops.ALLOCATION.split()]:
+    for name in [*names.VIEWS.split(), *names.ALLOCATION.split()]:
         assert kernels(name), name
 
 

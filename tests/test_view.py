@@ -22,8 +22,8 @@ from pathlib import Path
 import pytest
 
 from experiments import view
-from experiments.shared import tensorboard
-from experiments.shared.viewer import Viewer, ui_folder
+from experiments.shared import viewer as viewers
+from experiments.shared.viewer import Board, Viewer, ui_folder
 from profiling.analysis import annotate
 from tests.chromium import CHROMIUM, PATIENCE_S, Page, page
 from tests.synthetic_trace import eager, on_host
@@ -170,12 +170,12 @@ def test_ctrl_c_ends_it_without_a_traceback(tmp_path: Path) -> None:
     assert process.returncode == 0 and errors == "stopped\n"
 
 
-def testtensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(tensorboard, "reachable", lambda address: False)
+def test_tensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(viewers, "reachable", lambda address: False)
     traces = view.traces_of(run_folder(tmp_path / "run"))
     again = [tmp_path / "cat.json.gz", *traces]
     on_host().write(again[0])
-    with tensorboard.Board(again) as board:
+    with Board(again) as board:
         assert "gstatic.com" in board.notes[0] and board.address.startswith("http://127.0.0.1:")
         runs = sorted(p.name for p in Path(board._folder.name).glob("*/*.pt.trace.json*"))
         assert runs == ["a b&c#1.pt.trace.json", "cat.pt.trace.json.gz", "cat.pt.trace.json.gz"]
@@ -183,7 +183,7 @@ def testtensorboard_gets_every_trace_and_says_what_it_cannot_reach(tmp_path: Pat
 
 
 @pytest.mark.slow
-def testtensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
+def test_tensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
     folder = run_folder(tmp_path / "run")
     command = [sys.executable, "-m", "experiments.view", str(folder), "--tensorboard", "--json"]
     process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -205,7 +205,7 @@ def testtensorboard_shows_the_runs_and_ends_with_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("address", ["http://127.0.0.1:1/x", "http://nothing.invalid/x"])
 def test_what_cannot_be_reached_is_known(address: str) -> None:
-    assert not tensorboard.reachable(address)
+    assert not viewers.reachable(address)
 
 
 def test_without_viztracer_it_says_what_to_install(monkeypatch) -> None:

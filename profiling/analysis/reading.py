@@ -12,7 +12,7 @@ import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
 from profiling.analysis.attribution.causes import CAUSES, causes
-from profiling.analysis.busy import busy_split_ns
+from profiling.analysis.attribution.device import busy_split_ns
 from profiling.analysis.kinds import kinds, odd
 from profiling.trace import Steps, Trace
 

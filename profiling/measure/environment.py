@@ -1,20 +1,30 @@
-"""What machine and software a run was made on: a number without them cannot be compared."""
+"""What machine and software a run was made on, and how its GPU was set: without them no number compares."""
 
 from __future__ import annotations
 
 import os
 import platform
+import shutil
+import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import psutil
 import torch
 
-from profiling.measure.gpu import gpu
-from profiling.results.record import Environment
+from profiling.results.record import Environment, Gpu
 from variants.slots.pages import THP
 
 PACKAGES = ("torch", "triton", "numpy", "decode-floor")
+QUERY = (
+    "driver_version",
+    "clocks.max.sm",
+    "clocks.max.mem",
+    "power.limit",
+    "mig.mode.current",
+    "persistence_mode",
+)
+SMI_S = 20  # without persistence mode the driver takes seconds to answer
 
 
 def environment(device: torch.device) -> Environment:
@@ -53,4 +63,56 @@ def _version(package: str) -> str | None:
     try:
         return version(package)
     except PackageNotFoundError:
+        return None
+
+
+def gpu(device: torch.device) -> Gpu | None:
+    """The device's properties as torch and the driver's tool tell them; None on another kind of device."""
+    if device.type != "cuda":
+        return None
+    properties = torch.cuda.get_device_properties(device)
+    driver, sm_mhz, memory_mhz, power_w, mig, persistence = smi(str(getattr(properties, "uuid", "")))
+    return Gpu(
+        runtime=torch.version.hip or torch.version.cuda,
+        driver=driver,
+        capability=f"{properties.major}.{properties.minor}",
+        multiprocessors=properties.multi_processor_count,
+        l2_bytes=getattr(properties, "L2_cache_size", None),
+        max_sm_mhz=_number(sm_mhz),
+        max_memory_mhz=_number(memory_mhz),
+        power_limit_w=_number(power_w),
+        mig=mig,
+        persistence=persistence,
+        matmul_tf32=torch.backends.cuda.matmul.allow_tf32,
+        cudnn_tf32=torch.backends.cudnn.allow_tf32,
+    )
+
+
+def smi(uuid: str) -> list[str | None]:
+    """What nvidia-smi says to QUERY, of the device with that id or of the only one; None is what it does not
+    say."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return answers("", uuid)
+    command = [tool, f"--query-gpu=uuid,{','.join(QUERY)}", "--format=csv,noheader,nounits"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SMI_S)
+    except (OSError, subprocess.SubprocessError):
+        return answers("", uuid)
+    return answers(done.stdout, uuid)
+
+
+def answers(text: str, uuid: str) -> list[str | None]:
+    """Of lines `uuid, answer, ...` those of this device, and of an only line without asking whose it is."""
+    rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
+    own = [row for row in rows if row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-")]
+    row = own[0] if own else rows[0] if len(rows) == 1 else []
+    said = row[1:] if len(row) == len(QUERY) + 1 else [""] * len(QUERY)
+    return [None if not field or field.startswith("[") else field for field in said]  # [N/A], [Not Supported]
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return None if text is None else float(text)
+    except ValueError:
         return None

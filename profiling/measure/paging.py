@@ -1,4 +1,7 @@
-"""Two measurements of paging beside its steps: a queue over one memory, and prefills over one pool."""
+"""Two measurements of paging beside its steps: a queue over one memory, and prefills over one pool.
+
+Prompts that begin alike are computed once and held once, in the blocks of a paged cache.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,6 @@ from profiling.sizing.serving import Blocks, Slabs, Store, lengths, serve
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT
-from variants.prefix import prefill_shared
 from variants.slots.blocks import BLOCK, BlockPool, blocks_for
 from variants.slots.paged_cache import PagedCache
 
@@ -56,6 +58,23 @@ def prefixes(
         used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
         found[layout] = SharedPrefix(prompts=rows, blocks=used)
     return found
+
+
+@torch.inference_mode()
+def prefill_shared(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, int]:
+    """As `decoder.prefill`, but a prefix that the pool holds is shared and only the rest is computed.
+
+    tokens [B,P] int64 -> logits [B,V] after the last, and how many tokens of each row were not computed. The
+    last token always is: its logits are asked for. The prompt's full blocks are published.
+    """
+    cache = decoder.cache
+    assert isinstance(cache, PagedCache)
+    decoder.reset()
+    decoder.length = cache.adopt(tokens[:, :-1])
+    held = decoder.length
+    logits = decoder.extend(tokens[:, held:])[:, -1]
+    cache.publish(tokens)
+    return logits, held
 
 
 def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> PrefixPrompt:

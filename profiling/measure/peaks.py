@@ -16,7 +16,8 @@ from torch._C._autograd import DeviceType
 
 from profiling.measure.clock import Clock, activities
 from profiling.results.record import Peaks
-from variants.backends.one_launch import PlainRead, why_no_one_launch
+from variants.backends.backend import why_no_one_launch
+from variants.backends.one_launch.library import PlainRead
 from variants.executors.capture_rules import CaptureError
 from variants.executors.tape import record
 from variants.slots.huge_pages import on_huge_pages

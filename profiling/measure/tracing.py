@@ -1,27 +1,34 @@
-"""Chrome traces of a few marked steps, and what the profiler itself costs.
+"""Chrome traces of a few marked steps, and what a run keeps of each: parts, counts, problems, and the replay
+predicted from it.
 
 The files open in Perfetto, chrome://tracing and TensorBoard's profiler plugin. Their times are never quoted
-as the step's time.
+as the step's time. What happens inside one launch, the backend records while it is watched
+(`OneLaunch.watch`): a row per phase, layer and thread, the work without the wait at the barrier, which is the
+gap to the thread's next row.
 """
 
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
+import pandas as pd
 from torch.profiler import profile, schedule
 
-from profiling.analysis.phases import add_phases, phase_table
-from profiling.analysis.predict import Costs
-from profiling.analysis.trace_analysis import analyse
+from profiling.analysis.attribution import HOST, attribute, integrity
+from profiling.analysis.predict import Costs, Prediction, replay
+from profiling.analysis.reading import main_device
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
-from profiling.results.record import Peaks, Phase, Trace
-from variants.backends.one_launch import OneLaunch, Span
+from profiling.results.record import Counts, Peaks, Phase, Range, Replay, Trace
+from profiling.trace import load, steps
+from variants.backends.one_launch.backend import OneLaunch, Span
 from variants.decoder import Decoder
 
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
+CATEGORY = "one_launch_phase"  # no reader of traces takes it for an op
 
 
 def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
@@ -63,6 +70,39 @@ def traced(case: Case, path: Path, peaks: Peaks) -> Trace:
     return analyse(path, context, profiled_ms, _replay_costs(peaks), _phases(spans))
 
 
+def analyse(
+    path: Path, context: int, profiled_ms: list[float], costs: Costs, phases: dict[str, Phase] | None = None
+) -> Trace:
+    """The trace in `path`, of steps from `context` on that took `profiled_ms`."""
+    trace = load(path)
+    found = steps(trace)
+    attribution = attribute(trace, found)
+    device = main_device(trace)
+    where = HOST if device is None else device
+    parts = attribution.parts[attribution.parts["device"] == where]
+    ops = trace.host_ops
+    return Trace(
+        file=path.name,
+        context=context,
+        profiled_ms=profiled_ms,
+        steps_parts_us=[
+            dict(zip(rows["part"], rows["us"].tolist(), strict=True)) for _, rows in parts.groupby("step")
+        ],
+        counts=Counts(**{name: float(attribution.counts[name].mean()) for name in Counts.__struct_fields__}),
+        busy_share_of_events=float((ops["class"] == "compute").mean()) if device is None else 0.0,
+        problems=integrity(trace, found, attribution),
+        replay=_stored(replay(trace, found, attribution, costs)),
+        phases=phases or {},
+    )
+
+
+def _stored(predicted: Prediction | None) -> Replay | None:
+    if predicted is None:
+        return None
+    us = None if predicted.replay_us is None else Range(*predicted.replay_us)
+    return Replay(predicted.kind, predicted.step_us, us, predicted.assumptions, dict(predicted.left))
+
+
 def _phases(spans: list[Span]) -> dict[str, Phase]:
     """What the record keeps of the phases inside a launch."""
     if not spans:
@@ -79,3 +119,52 @@ def _replay_costs(peaks: Peaks) -> Costs:
     measured = {"tape_op_us": peaks.tape_op_us, "node_gap_us": gap_us}
     known = {name: (value, value, value) for name, value in measured.items() if value is not None}
     return Costs(**known, measured=frozenset(known))
+
+
+def phase_table(spans: list[Span]) -> pd.DataFrame:
+    """Per phase, in the order of a step: medians over the steps in `spans`, summed over a step's layers.
+
+    `slowest_us`: work of the thread that finished last; `waiting_us`: what the mean thread waited for it;
+    `share`: of the sum of `slowest_us`.
+    """
+    table = pd.DataFrame(spans, columns=list(Span._fields))
+    table["step"] = (table.phase == "embed").groupby(table.thread).cumsum()
+    table["us"] = (table.end_ns - table.start_ns) / 1e3
+    of_threads = table.groupby(["step", "layer", "phase"], sort=False).us.agg(["max", "mean"])
+    pieces = pd.DataFrame(
+        {"slowest_us": of_threads["max"], "waiting_us": of_threads["max"] - of_threads["mean"]}
+    )
+    per_step = pieces.groupby(["step", "phase"], sort=False).sum()
+    phases = per_step.groupby("phase", sort=False).median()
+    return phases.assign(share=phases.slowest_us / phases.slowest_us.sum())
+
+
+def add_phases(trace: Path, spans: list[Span]) -> None:
+    """Rewrite a Chrome trace of torch.profiler (gzipped) with one row of phases per thread of the launch.
+
+    Spans outside the trace are left out. Timestamps in the trace count from its `baseTimeNanoseconds`.
+    """
+    with gzip.open(trace, "rt", encoding="utf-8") as file:
+        content = json.load(file)
+    base_ns = content["baseTimeNanoseconds"]
+    timed = [event for event in content["traceEvents"] if event.get("ph") == "X"]
+    start_us = min(event["ts"] for event in timed)
+    end_us = max(event["ts"] + event["dur"] for event in timed)
+    rows = [
+        {
+            "ph": "X",
+            "cat": CATEGORY,
+            "name": span.phase,
+            "pid": "one launch",
+            "tid": span.thread,
+            "ts": (span.start_ns - base_ns) / 1e3,
+            "dur": (span.end_ns - span.start_ns) / 1e3,
+            "args": {"layer": span.layer},
+        }
+        for span in spans
+    ]
+    content["traceEvents"] += [row for row in rows if start_us <= row["ts"] <= end_us]
+    part = trace.with_name(f"phases-{trace.name}")
+    with gzip.open(part, "wt", encoding="utf-8") as file:
+        json.dump(content, file)
+    part.replace(trace)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from matplotlib.figure import Figure
 
 from profiling.results.record.pictures import Bars, Curves, Picture, Steps
-from reports.drawing.bars import draw_bars
+from reports.drawing.bars import draw_bars, draw_steps
 from reports.drawing.curves import draw_curves
 from reports.drawing.look import styled
-from reports.drawing.steps import draw_steps
 
 
 @styled

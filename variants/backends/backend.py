@@ -111,7 +111,7 @@ def _fused_triton(trunk: Trunk, precision: PrecisionOption) -> Backend:
 def _one_launch(trunk: Trunk, precision: PrecisionOption) -> Backend:
     modules = _our_modules(trunk)
     if modules.model.device.type == "cpu":
-        from variants.backends.one_launch import OneLaunch
+        from variants.backends.one_launch.backend import OneLaunch
 
         return OneLaunch(modules.model, modules.static_cache(), precision.name)
     from variants.backends.triton_step.steps import PersistentStep

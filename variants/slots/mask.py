@@ -35,24 +35,55 @@ class MaskOption(Option):
     build: Callable[[GPTConfig, torch.device], Mask]
 
 
-def _per_layer(config: GPTConfig, device: torch.device) -> Mask:
-    from variants.slots.mask_tables import PerLayerFloat
+class PerLayerFloat:
+    """The articles' mask: one float32 triangle per layer, compared with zero at every use."""
 
-    return PerLayerFloat(config, device)
+    def __init__(self, config: GPTConfig, device: torch.device) -> None:
+        import torch
 
+        n = config.n_ctx
+        self.tables = [torch.ones(n, n, device=device).tril()[None, None] for _ in range(config.n_layer)]
 
-def _shared(config: GPTConfig, device: torch.device) -> Mask:
-    from variants.slots.mask_tables import SharedBool
+    def open(self, where: Where, slots: int) -> Visible:
+        return lambda layer: self.tables[layer][:, :, where, :slots] != 0
 
-    return SharedBool(config, device)
-
-
-def _computed(config: GPTConfig, device: torch.device) -> Mask:
-    from variants.slots.mask_tables import Computed
-
-    return Computed(config, device)
+    def buffers(self) -> list[Tensor]:
+        return self.tables
 
 
-PER_LAYER = MaskOption(name="per-layer float32", build=_per_layer, moves=(), why_not=anywhere)
-SHARED = MaskOption(name="shared bool", build=_shared, moves=(), why_not=anywhere)
-COMPUTED = MaskOption(name="computed", build=_computed, moves=(), why_not=anywhere)
+class SharedBool:
+    """One bool triangle for all layers, looked up once per step."""
+
+    def __init__(self, config: GPTConfig, device: torch.device) -> None:
+        import torch
+
+        n = config.n_ctx
+        self.table = torch.ones(n, n, dtype=torch.bool, device=device).tril()[None, None]
+
+    def open(self, where: Where, slots: int) -> Visible:
+        rows = self.table[:, :, where, :slots]
+        return lambda layer: rows
+
+    def buffers(self) -> list[Tensor]:
+        return [self.table]
+
+
+class Computed:
+    """Nothing stored but the positions: key position <= query position, compared once per step."""
+
+    def __init__(self, config: GPTConfig, device: torch.device) -> None:
+        import torch
+
+        self.positions = torch.arange(config.n_ctx, device=device)
+
+    def open(self, where: Where, slots: int) -> Visible:
+        rows = (self.positions[:slots] <= self.positions[where][:, None])[None, None]
+        return lambda layer: rows
+
+    def buffers(self) -> list[Tensor]:
+        return [self.positions]
+
+
+PER_LAYER = MaskOption(name="per-layer float32", build=PerLayerFloat, moves=(), why_not=anywhere)
+SHARED = MaskOption(name="shared bool", build=SharedBool, moves=(), why_not=anywhere)
+COMPUTED = MaskOption(name="computed", build=Computed, moves=(), why_not=anywhere)

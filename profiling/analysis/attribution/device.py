@@ -8,18 +8,25 @@ whose launch call started it. Busy is everything that the device did in the inte
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profiling.trace.devices import NONE, SPLIT, split_ns
+from profiling.trace.devices import NONE, SPLIT, matching, split_ns, union_ns
 from profiling.trace.marks import Steps
 
 Int = npt.NDArray[np.int64]
 NEVER = np.iinfo(np.int64).max
 PARTS = ("busy", "gap_before_call", "gap_during_call", "gap_after_call", "gap_unknown", "lead_in", "tail")
+COMMUNICATION = re.compile(
+    r"(?i).*(?:nccl|rccl|oneccl|hccl|nvshmem|mscclpp|deep_?ep|all_?reduce|all_?gather|reduce_?scatter|all_?to_?all"
+    r"|cross_device_reduce|multimem|symm_mem|quick_?reduce)"
+)
+"""Kernels of the collective libraries, and of vLLM's, SGLang's and TensorRT-LLM's own."""
+BUSY_PARTS = ("compute", "communication", "copies")
 
 
 def owners(work: pd.DataFrame, steps: Steps) -> Int:
@@ -126,3 +133,19 @@ def inside_any(times: Int, steps: Steps) -> npt.NDArray[np.bool_]:
         return np.zeros(len(times), np.bool_)
     at = np.searchsorted(starts, times, "right") - 1
     return (at >= 0) & (times < ends[np.maximum(at, 0)])
+
+
+def busy_split_ns(work: pd.DataFrame) -> dict[str, int]:
+    """Busy ns of one device's events, by start, divided over `BUSY_PARTS`; sums to the union of all of them.
+
+    An instant in which several run belongs to the first of the three.
+    """
+    copies = work["kind"].isin(["memcpy", "memset"]).to_numpy()
+    talking = ~copies & matching(work["name"], COMMUNICATION)
+    covered = [_union_ns(work[mask]) for mask in (~copies & ~talking, ~copies, copies | True)]
+    compute, with_talk, everything = covered
+    return {"compute": compute, "communication": with_talk - compute, "copies": everything - with_talk}
+
+
+def _union_ns(work: pd.DataFrame) -> int:
+    return union_ns(work["start_ns"].to_numpy(), work["end_ns"].to_numpy())

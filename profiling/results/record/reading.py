@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import msgspec
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import CalibrateRecord
 from profiling.results.record.peers import PeersRecord
-from profiling.results.record.sound import faults
+from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.record.timed import (
     BatchRecord,
     ContextRecord,
@@ -90,6 +91,27 @@ def decoded(content: bytes, file: Path) -> AnyRecord:
     if isinstance(record, Measurement) and (fault := next(faults(record), None)):
         raise UserError(f"{file}: {_short(fault)}")
     return record
+
+
+def faults(record: Measurement) -> Iterator[str]:
+    """What its types cannot say, where parts of a record do not belong together: the field, and what was
+    expected there.
+    """
+    names = [*(steps.variant for steps in record.samples), *(first.variant for first in record.ttft)]
+    timed = {name.removesuffix(AGAIN_SUFFIX) for name in names}
+    for name in sorted(timed - record.variants.keys()):
+        yield f"variants: expected {name}, which was timed"
+    proven = {name: entry for name, entry in record.variants.items() if entry.status == "proven"}
+    if proven or timed:
+        if record.workload is None:
+            yield "workload: expected object, got null in a run that measured"
+        if record.model is None or record.model.shape is None:
+            yield "model.shape: expected object, got null in a run that measured"
+    contexts = record.workload.contexts if record.workload else ()
+    for name, entry in proven.items():
+        for field, known in (("slots", entry.slots.keys()), ("prediction", entry.prediction.keys())):
+            if missing := [n for n in contexts if n not in known]:
+                yield f"variants.{name}.{field}: expected context {missing[0]}"
 
 
 def _converted(raw: Any) -> AnyRecord:

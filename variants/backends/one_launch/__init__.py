@@ -4,8 +4,3 @@ csrc/ from the bottom up: vec (vectors), weights and quantised (how weights are 
 vectors), attention, barrier, model (what a step works on), step (the phases), op (PyTorch operations); read
 (the plain read of the memory floor); selfcheck (a program for the sanitizers).
 """
-
-from variants.backends.backend import why_no_one_launch
-from variants.backends.one_launch.backend import PHASES, OneLaunch, PlainRead, Span
-
-__all__ = ["PHASES", "OneLaunch", "PlainRead", "Span", "why_no_one_launch"]

@@ -1,8 +1,7 @@
-"""The one-launch backend and the plain read, as Python sees them."""
+"""The one-launch backend, as Python sees it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -10,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from variants.backends.backend import Backend
-from variants.backends.one_launch import build
+from variants.backends.one_launch import library
 from variants.model import GPT
 from variants.slots.static_cache import StaticCache
 
@@ -36,7 +35,7 @@ class OneLaunch(Backend):
     """
 
     def __init__(self, model: GPT, cache: StaticCache, precision: str) -> None:
-        build.load()
+        library.load()
         config = model.config
         named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
         self.cache = cache
@@ -72,27 +71,3 @@ def _as_kernels_take_it(tensor: Tensor) -> Tensor:
     if tensor.dtype == torch.int8:
         return functional.pad(tensor, (0, -tensor.size(1) % CACHE_LINE)).contiguous()
     return tensor
-
-
-class PlainRead:
-    """Reads every byte of some contiguous CPU tensors once per call, with all of torch's threads.
-
-    Laid end to end in the order given, the tensors are split into one consecutive part per thread, in whole
-    cache lines. A thread reads its part tensor by tensor, each as eight stretches side by side. Where the
-    tensors lie is looked up here: passing hundreds of them in every call would take longer than reading a
-    narrow model.
-    Raises UserError where the kernels cannot be built, ValueError for other tensors.
-    """
-
-    def __init__(self, tensors: Sequence[Tensor]) -> None:
-        build.load()
-        if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):
-            raise ValueError("a plain read takes contiguous CPU tensors")
-        self.tensors = list(tensors)  # alive, and where they were
-        places = [[tensor.data_ptr(), tensor.nbytes] for tensor in tensors]
-        self.places = torch.tensor(places, dtype=torch.int64).view(-1, 2)
-
-    def __call__(self) -> int:
-        """The sum of all bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros."""
-        checksum: int = torch.ops.decode_floor.read_bytes.default(self.places)
-        return checksum

@@ -1,4 +1,4 @@
-"""Builds the one-launch kernels for this machine's instruction sets, once, and loads them.
+"""The library of C++ kernels, built once for this machine's instruction sets and loaded; and its plain read.
 
 Half a minute at first use; afterwards the library is found by its key, which names the compiler too (see
 `variants.build_cache`). One compiler call and no build system, so nothing can be left half done or locked.
@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from variants import build_cache
 from variants.backends.backend import why_no_one_launch
@@ -61,3 +62,27 @@ def _build(library: Path) -> None:
             errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
             raise UserError(f"building the one-launch kernels failed: {errors[0]}")
         fresh.replace(library)
+
+
+class PlainRead:
+    """Reads every byte of some contiguous CPU tensors once per call, with all of torch's threads.
+
+    Laid end to end in the order given, the tensors are split into one consecutive part per thread, in whole
+    cache lines. A thread reads its part tensor by tensor, each as eight stretches side by side. Where the
+    tensors lie is looked up here: passing hundreds of them in every call would take longer than reading a
+    narrow model.
+    Raises UserError where the kernels cannot be built, ValueError for other tensors.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        load()
+        if not all(tensor.is_contiguous() and tensor.device.type == "cpu" for tensor in tensors):
+            raise ValueError("a plain read takes contiguous CPU tensors")
+        self.tensors = list(tensors)  # alive, and where they were
+        places = [[tensor.data_ptr(), tensor.nbytes] for tensor in tensors]
+        self.places = torch.tensor(places, dtype=torch.int64).view(-1, 2)
+
+    def __call__(self) -> int:
+        """The sum of all bytes as 64-bit words modulo 2^64 (signed), each tensor's tail padded with zeros."""
+        checksum: int = torch.ops.decode_floor.read_bytes.default(self.places)
+        return checksum
