@@ -30,6 +30,7 @@ from profiling.results.record import BatchRecord, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
 from profiling.results.roofline import Roofline, takeover
+from reports.numbers import interval, number
 from variants.config import GPTConfig
 from variants.errors import UserError
 
@@ -117,6 +118,8 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> tuple[Workloa
 
 
 def outcome(roof: Roofline, quick: bool) -> Outcome:
+    from profiling.results.metrics import Measured
+
     first, last = roof.batches[0], roof.batches[-1]
     at = takeover(roof.config, roof.context, roof.weight_bytes, roof.read_rate, roof.flop_rate)
     crossing = "never, the cache is read faster than it" if at is None else f"from batch {at:.0f} on"
@@ -125,6 +128,8 @@ def outcome(roof: Roofline, quick: bool) -> Outcome:
         "bytes of a prefill: weights once and the cache written; activations are not counted",
         *(f"batch {n}: {why}" for n, why in roof.left_out.items()),
     ]
+    if (beside := Measured(roof.record).aa_ratio) is not None:
+        notes.append(f"A/A, the step of one row over itself: {interval(beside)}")
     if quick:
         notes.append(f"left out by --quick: other batches and prompts; {PROVEN_BRIEFLY}")
     bounds = {
@@ -148,7 +153,7 @@ def _batch_table(roof: Roofline) -> Table:
     rows = [
         (
             str(n),
-            f"{roof.step_ms(n):.2f}",
+            interval(roof.step(n)) if roof.step(n) else number(roof.step_ms(n)),
             f"{roof.tokens_per_s(n):.1f}",
             f"{roof.memory_ms(n):.2f}",
             f"{roof.compute_ms(n):.2f}",

@@ -23,6 +23,7 @@ from experiments.shared import cli
 from experiments.shared.outcome import page_of, publish
 from profiling.results.record import (
     CalibrateRecord,
+    FalseAlarms,
     FloorRecord,
     InjectedWait,
     Model,
@@ -32,6 +33,7 @@ from profiling.results.record import (
     Workload,
 )
 from profiling.results.record.page import Block, Bullets, Table
+from profiling.results.record.workload import FLOOR_ROUNDS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
@@ -44,6 +46,7 @@ VARIANT = "sdpa"  # the step whose gap decides on a CPU
 WAITS_MS = (0.2, 1.0, 3.0)
 DUELS, BLOCKS, SIMULATED = 20, 40, 400
 QUICK_DUELS, QUICK_BLOCKS, QUICK_SIMULATED = 4, 10, 40
+SERIES, QUICK_SERIES = 2000, 50  # drawn per noise, for each estimator
 WAIT_BLOCKS = 160
 MAX_FALSE = 0.05
 CONTEXT = 10
@@ -74,8 +77,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     full, narrow = _benches(arguments, model)
     entropy = secrets.randbits(53)
     run.update(entropy=entropy, beside_itself=_beside_itself(arguments, full, entropy))
+    run.save()
     run.update(injected=_injected(arguments, narrow, entropy))
-    run.update(made=_made(arguments, run.record))
+    run.save()
+    run.update(made=_made(arguments, run.record), estimators=_estimators(arguments, run.record))
     record = run.record
     page = page_of(__doc__ or "", run, _answer(record), _tables(record, ratios))
     return publish(arguments, run, page, injected=record.injected, made=record.made)
@@ -133,6 +138,14 @@ def _made(arguments: argparse.Namespace, record: CalibrateRecord) -> list[WordsG
     ]
 
 
+def _estimators(arguments: argparse.Namespace, record: CalibrateRecord) -> list[FalseAlarms]:
+    from profiling.results.calibration import false_alarms
+
+    times = QUICK_SERIES if arguments.quick else SERIES
+    shares = [share for duel in record.beside_itself for share in duel.shares]
+    return false_alarms(shares, (FLOOR_ROUNDS, BLOCKS), times, arguments.seed)
+
+
 def _truths(step: float) -> list[Truth]:
     """Steps of twice their memory floor, ms."""
     excess = step / 2
@@ -178,6 +191,7 @@ def _tables(record: CalibrateRecord, ratios: Sequence[Interval | None]) -> list[
         _alarms_table(record.beside_itself, ratios),
         _waits_table(record.injected),
         _made_table(record.made),
+        _estimators_table(record.estimators),
         Bullets([f"waits were injected into the narrow model, whose step takes {step:.3g} ms without them"]),
     ]
 
@@ -221,6 +235,18 @@ def _made_table(given: Sequence[WordsGiven]) -> Table:
         rows.append([made.truth.name + load, made.truth.word, *(f"{share:.1%}" for share in shares)])
     heads = ["truth", "right word", "right", "undecided", "wrong"]
     return Table(heads, rows, text_columns=2, title="The verdict on made truths")
+
+
+def _estimators_table(found: Sequence[FalseAlarms]) -> Table:
+    """A row per estimator and number of values, a column per noise: false alarms, and the width."""
+    cells: dict[tuple[str, int], dict[str, str]] = {}
+    for one in found:
+        text = f"{one.alarms / one.of:.1%} ({one.width:.2g})"
+        cells.setdefault((one.estimator, one.values), {})[one.noise] = text
+    columns = list(dict.fromkeys(one.noise for one in found))
+    rows = [[name, str(n), *(of[noise] for noise in columns)] for (name, n), of in cells.items()]
+    title = "Estimators: false alarms of a 95 % interval (and its width over the noise's median deviation)"
+    return Table(["estimator", "values", *columns], sorted(rows, key=lambda row: int(row[1])), title=title)
 
 
 if __name__ == "__main__":

@@ -124,6 +124,8 @@ def _show(
             "points are separate runs: compare their ratios to the floor, not their times",
             "threads, batch and model at the smallest context; widths are models of as many layers and ops",
             "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
+            "A/A, a point's step over itself: "
+            + ", ".join(f"{point.label} {interval(found.aa_ratio)}" for point, found in measured.items()),
         ]
     )
     page = page_of(__doc__ or "", run, _verdict(steps, per_token), [*_figure(steps), *tables, notes])

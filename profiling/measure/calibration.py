@@ -160,7 +160,7 @@ class Bench:
         return InjectedWait(kind, ms, _difference(fought), gaps[PLAIN], gaps[WAITING])
 
     def _gap_ms(self, case: Case, path: Path) -> float:
-        beside = traced_beside(case, self.context, self.clock, path, self.peaks)
+        beside = traced_beside(case, case, self.context, self.clock, path, self.peaks)
         return gap_share(beside.trace, beside.plain_ms, beside.event_us) * beside.plain_ms
 
 

@@ -16,7 +16,7 @@ from statistics import median
 
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
-from profiling.measure.tracing import traced
+from profiling.measure.tracing import profiler_cost_ms, traced
 from profiling.results.duel import MIN_TRACES, READ, TRACE_EVERY, next_look
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
@@ -116,14 +116,19 @@ class Ring:
         return blocks
 
 
-def traced_beside(case: Case, context: int, clock: Clock, path: Path, peaks: Peaks) -> DuelTrace:
-    """A trace between plain steps."""
+def traced_beside(
+    case: Case, narrow: Case, context: int, clock: Clock, path: Path, peaks: Peaks
+) -> DuelTrace:
+    """A trace between plain steps, and what the profiler adds to an event: seen on the narrow model of as
+    many ops, whose step is short enough for it, and at the same time, since it changes with the machine.
+    """
     step_ms = stepping(case, context, clock)
     before = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
     trace = traced(case, path, peaks)
     step_ms = stepping(case, context, clock)
     after = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
-    return DuelTrace(median([*before, *after]), peaks.profiler_event_us, trace)
+    cost_ms, events = profiler_cost_ms(narrow, context, clock), trace.counts.host_ops
+    return DuelTrace(median([*before, *after]), 1e3 * cost_ms / events if events else None, trace)
 
 
 def fight(

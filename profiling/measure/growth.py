@@ -14,6 +14,7 @@ from profiling.cost.work import kv_read_bytes, parameters
 from profiling.measure.footprint import free_bytes
 from profiling.measure.runner import Progress, Runner
 from profiling.results.folder import RunFolder
+from profiling.results.guard import disturbances
 from profiling.results.metrics import Measured
 from profiling.results.record import GrowthRecord, PointRecord, Workload
 from profiling.results.stats import Interval, intercepts, quantiles, robust_interval
@@ -113,6 +114,8 @@ def _measured(
     runner.measure()
     runner.repeat()
     folder.finish()
+    for what in disturbances(folder.record):
+        run.warn(f"{point.label}: {what}")
     return Measured(folder.record)
 
 

@@ -41,7 +41,6 @@ def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
         launch_us=_launch_us(clock, device),
         graph_node_us=node_us,
         tape_op_us=_tape_op_us(clock, device),
-        profiler_event_us=_profiler_event_us(clock, device),
         graph_kernel_us=kernel_us,
     )
 
@@ -95,19 +94,6 @@ def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
     except CaptureError:
         return None
     return min(clock.pipelined_ms(tape.replay, 5) for _ in range(5)) * 1e3 / SMALL_OPS
-
-
-def _profiler_event_us(clock: Clock, device: torch.device) -> float:
-    """What the profiler adds to one op: tiny ops timed with and without it."""
-    one = torch.zeros(1, device=device)
-
-    def fastest() -> float:
-        return min(clock.pipelined_ms(lambda: one.add_(1), SMALL_OPS) for _ in range(5))
-
-    plain = fastest()
-    with torch.profiler.profile(activities=activities(device)):
-        profiled = fastest()
-    return max(0.0, profiled - plain) * 1e3
 
 
 class SquareMatmul:

@@ -36,7 +36,7 @@ from profiling.measure.visits import (
 )
 from profiling.results.duel import READ
 from profiling.results.folder import RunFolder
-from profiling.results.metrics import AGAIN, REPLAYS, Measured
+from profiling.results.metrics import REPLAYS, Measured
 from profiling.results.record import (
     BatchRecord,
     DuelSteps,
@@ -49,6 +49,7 @@ from profiling.results.record import (
     ThroughputRecord,
     Workload,
 )
+from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.verdict import UNDECIDED, verdict
 from variants.errors import one_line
 from variants.ladder import BASELINE
@@ -145,6 +146,7 @@ class Runner(Generic[M]):
         context = self.workload.contexts[0]
         timed = {name: stepping(case, context, self.clock) for name, case in contestants.items()}
         traced_case = contestants.get(plan.traced) if plan.traced else None
+        narrow = [c for c in self.cases if c.decoder.variant.name == plan.traced and not c.full_size]
         if traced_case is not None:
             timed[READ] = reading(traced_case)
         ring = Ring(timed, self.record.entropy, self._drop)
@@ -152,7 +154,8 @@ class Runner(Generic[M]):
 
         def trace() -> DuelTrace:
             assert traced_case is not None
-            return traced_beside(traced_case, context, self.clock, path, self.peaks)
+            like = narrow[0] if narrow else traced_case
+            return traced_beside(traced_case, like, context, self.clock, path, self.peaks)
 
         def keep(steps: DuelSteps) -> None:
             self.run.update(duel=steps)
@@ -204,7 +207,7 @@ class Runner(Generic[M]):
 
     def _once(self) -> list[Case]:
         """Every case once: the baseline's second name is left out."""
-        return [case for case in self.cases if case.name != AGAIN]
+        return [case for case in self.cases if not case.name.endswith(AGAIN_SUFFIX)]
 
     def predict_replay(self) -> None:
         """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
@@ -278,8 +281,8 @@ class Runner(Generic[M]):
             if decoder is not None:
                 case = Case(variant.name, decoder, contexts, inputs, full, workload)
                 self.cases.append(case)
-                if variant.name == BASELINE and full:
-                    self.cases.append(replace(case, name=AGAIN))
+                if full and variant.name == self.record.baseline:
+                    self.cases.append(replace(case, name=case.name + AGAIN_SUFFIX))
                 # without a cache a step is a whole text, and the same code at every context
                 self.kept.append(KeptSteps(decoder, contexts if case.cached else contexts[:1], case.load))
             self.run.save()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
 
@@ -10,11 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiling.results.duel import LOOKS, MIN_TRACES, TRACE_EVERY, confidence_of_look
-from profiling.results.record import InjectedWait, StepDifference, Truth, WordsGiven
-from profiling.results.stats import Estimate, Interval, combined, estimate
+from profiling.results.record import FalseAlarms, InjectedWait, StepDifference, Truth, WordsGiven
+from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate, widening
 from profiling.results.verdict import UNDECIDED, Numbers, judge
 
 IN_PYTHON, PER_OP, IN_A_KERNEL = "once per step, in Python", "before every op", "inside a kernel"
+NORMAL = 1.959963984540054  # quantile at 97.5 %
 SHARE_OFF, MS_OFF = 0.05, 0.02  # a wait is recovered within the larger of these
 NEIGHBOURS = 8  # blocks that are drawn together, so that their correlation stays
 
@@ -49,7 +50,7 @@ def placed(wait: InjectedWait) -> bool:
 
 def share_interval(hits: int, of: int) -> Interval:
     """A share with its 95 % interval after Wilson (1927), which holds near 0 and 1 too."""
-    z, share = 1.959963984540054, hits / of
+    z, share = NORMAL, hits / of
     middle, half = share + z * z / (2 * of), z * (share * (1 - share) / of + z * z / (4 * of * of)) ** 0.5
     return Interval((middle - half) / (1 + z * z / of), share, (middle + half) / (1 + z * z / of))
 
@@ -57,6 +58,100 @@ def share_interval(hits: int, of: int) -> Interval:
 def wrong_words(made: WordsGiven) -> int:
     """Runs that were given a word which is not true."""
     return sum(count for word, count in made.words.items() if word not in (made.truth.word, UNDECIDED))
+
+
+# -- the estimators that were tried ------------------------------------------------------------
+
+Draw = Callable[[int, np.random.Generator], NDArray[np.float64]]
+
+
+def student(values: NDArray[np.float64]) -> Interval:
+    """Mean with Student's t."""
+    from scipy.special import stdtrit
+
+    n, mid = len(values), float(values.mean())
+    half = float(stdtrit(n - 1, (1 + CONFIDENCE) / 2)) * float(values.std(ddof=1)) / n**0.5
+    return Interval(mid - half, mid, mid + half)
+
+
+def widened(interval: Interval, values: NDArray[np.float64]) -> Interval:
+    """For values that may be like their neighbours, as `estimate` does it."""
+    low, mid, high = interval
+    by = widening(values)
+    return Interval(mid - (mid - low) * by, mid, mid + (high - mid) * by)
+
+
+def signed_ranks(values: NDArray[np.float64]) -> Interval:
+    """Median of the means of all pairs (Hodges and Lehmann 1963) with Wilcoxon's signed-rank interval, by
+    the normal approximation.
+    """
+    n = len(values)
+    first, second = np.triu_indices(n)
+    means = np.sort((values[first] + values[second]) / 2)
+    outside = n * (n + 1) / 4 - NORMAL * (n * (n + 1) * (2 * n + 1) / 24) ** 0.5
+    cut = max(0, int(outside))
+    return Interval(float(means[cut]), float(np.median(means)), float(means[-1 - cut]))
+
+
+def trimmed(values: NDArray[np.float64]) -> Interval:
+    """What every number of a report is estimated by."""
+    found = estimate(values)
+    assert found is not None
+    return found.interval()
+
+
+ESTIMATORS: dict[str, Callable[[NDArray[np.float64]], Interval]] = {
+    "mean, Student's t": student,
+    "mean, Student's t, widened": lambda values: widened(student(values), values),
+    "Hodges-Lehmann, signed ranks": signed_ranks,
+    "Hodges-Lehmann, signed ranks, widened": lambda values: widened(signed_ranks(values), values),
+    "mean of the middle 60 %, Yuen's t, widened (used)": trimmed,
+}
+
+
+def noises(measured: Sequence[float]) -> dict[str, Draw]:
+    """By name; `measured`: shares of duels of a step with itself."""
+    return {
+        "this machine's blocks": lambda n, rng: _drawn(measured, n, False, rng),
+        "a load in a third of them": lambda n, rng: _drawn(measured, n, True, rng),
+        "normal": lambda n, rng: rng.normal(size=n),
+        "normal with one burst": _with_a_burst,
+        "neighbours alike (0.4)": _alike,
+    }
+
+
+def _with_a_burst(n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Every seventh value in one burst of either sign."""
+    values, length = rng.normal(size=n), max(1, round(n / 7))
+    start = int(rng.integers(n - length + 1))
+    values[start : start + length] += rng.choice([-1.0, 1.0], length) * rng.exponential(14.0, length)
+    return values
+
+
+def _alike(n: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Autoregressive of order one, after thirty values of its own."""
+    values = rng.normal(size=n + 30)
+    for at in range(1, len(values)):
+        values[at] += 0.4 * values[at - 1]
+    return values[30:]
+
+
+def false_alarms(measured: Sequence[float], sizes: Sequence[int], times: int, seed: int) -> list[FalseAlarms]:
+    """Every estimator on the same series of every noise."""
+    rng, found = np.random.default_rng(seed), []
+    for noise, draw in noises(measured).items():
+        for n in sizes:
+            series = [draw(n, rng) for _ in range(times)]
+            scale = float(np.median([np.median(np.abs(values)) for values in series])) or 1.0
+            for name, interval in ESTIMATORS.items():
+                intervals = [interval(values) for values in series]
+                alarms = sum(not one.contains(0.0) for one in intervals)
+                width = float(np.median([one.high - one.low for one in intervals])) / scale
+                found.append(FalseAlarms(name, noise, n, alarms, times, width))
+    return found
+
+
+# -- the verdict on made truths ----------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -38,6 +38,17 @@ class Duel:
         return [gap_share(found.trace, found.plain_ms, found.event_us) for found in self.record.traces]
 
     @property
+    def python_shares(self) -> list[float]:
+        """Of the step, one per trace: what of its gap was Python outside ops; none beside a device."""
+        parts = [found.trace.parts_us for found in self.record.traces]
+        gaps = [sum(us.values()) - _busy_us(us) for us in parts]
+        return [
+            share * us["python"] / gap
+            for share, us, gap in zip(self.gap_shares, parts, gaps, strict=True)
+            if "python" in us and gap > 0
+        ]
+
+    @property
     def confidence(self) -> float:
         """Of every interval, now."""
         return confidence_of_look(max(1, len(self.record.looks)))

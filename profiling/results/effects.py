@@ -9,12 +9,11 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from profiling.results.metrics import AGAIN, Measured
+from profiling.results.metrics import Measured
 from profiling.results.record.traces import BUSY
 from profiling.results.rung import Rung
 from profiling.results.stats import Interval
 from profiling.results.verdict import busy_ms
-from variants.ladder import BASELINE
 from variants.spec import option_named
 
 UNSTABLE = 0.10  # interquartile range over median, as pyperf warns
@@ -123,7 +122,8 @@ def noise(measured: Measured, quantity: str) -> float | None:
         share = measured.removed_share(own, own) if own else None
         if share is not None:
             return max(abs(share.low), abs(share.high))
-    aa = measured.ratio(_series(measured, AGAIN, quantity), _series(measured, BASELINE, quantity))
+    twice = (_series(measured, name, quantity) for name in (measured.again, measured.record.baseline))
+    aa = measured.ratio(*twice)
     return None if aa is None else max(abs(aa.low - 1), abs(aa.high - 1))
 
 

@@ -43,7 +43,6 @@ from profiling.results.stats import (
 )
 from variants.ladder import BASELINE
 
-AGAIN = BASELINE + AGAIN_SUFFIX  # the baseline under a second name: the run's own noise
 REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
 
 
@@ -140,10 +139,15 @@ class Measured:
         return estimate((part / whole).dropna().to_numpy(dtype=float))
 
     @property
+    def again(self) -> str:
+        """The second name of the run's baseline."""
+        return self.record.baseline + AGAIN_SUFFIX
+
+    @property
     def aa_ratio(self) -> Interval | None:
         """The baseline against itself under another name: the noise of this run."""
         context = self.contexts[0]
-        return self.ratio(self.steps(AGAIN, context), self.steps(BASELINE, context))
+        return self.ratio(self.steps(self.again, context), self.steps(self.record.baseline, context))
 
     def excess_full(self, variant: str) -> Interval | None:
         """Floor minus memory floor at full size, ms."""

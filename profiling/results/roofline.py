@@ -16,6 +16,7 @@ from profiling.cost.work import (
 )
 from profiling.results.peaks import matmul_rate, read_rate
 from profiling.results.record import BatchRecord, Peaks, StepPrediction
+from profiling.results.stats import Interval, robust_interval
 from variants.config import DTYPE_BYTES, GPTConfig
 
 
@@ -92,14 +93,16 @@ class Roofline:
         return DTYPE_BYTES[self.record.model.precision]
 
     def step_ms(self, batch: int) -> float:
-        """Median over all timed steps."""
-        steps = [
-            ms
-            for sample in self.record.samples
-            if (sample.batch, sample.context) == (batch, self.context)
-            for ms in sample.steps_ms
-        ]
-        return median(steps)
+        """Median over rounds of their median steps."""
+        return median(self._steps(batch))
+
+    def step(self, batch: int) -> Interval | None:
+        """The typical step of a round, ms; None for fewer than two rounds."""
+        return robust_interval(self._steps(batch))
+
+    def _steps(self, batch: int) -> list[float]:
+        at = (self.name, batch, self.context)
+        return [median(s.steps_ms) for s in self.record.samples if (s.variant, s.batch, s.context) == at]
 
     def tokens_per_s(self, batch: int) -> float:
         return 1e3 * batch / self.step_ms(batch)

@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from profiling.results.duel import READ, Duel, gap_share
-from profiling.results.metrics import AGAIN, REPLAYS, Measured
+from profiling.results.metrics import REPLAYS, Measured
 from profiling.results.record import Trace, replaced
 from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate
-from variants.ladder import BASELINE
 
 QUESTION = "Does launch overhead set the floor?"
 UNDECIDED, NOT_ASKED = "INCONCLUSIVE", "Not asked"
@@ -83,7 +82,7 @@ RULES = (
 
 @dataclass(frozen=True)
 class Numbers:
-    """What decides, ms; `aa` is the step of the parent less itself."""
+    """What decides, ms; `aa` is the step of the parent less itself, `python` what of the gap is Python."""
 
     drop: Estimate
     gap: Estimate
@@ -91,6 +90,7 @@ class Numbers:
     aa: Estimate
     step: float
     confidence: float = CONFIDENCE
+    python: Estimate | None = None
 
     def interval(self, of: Estimate) -> Interval:
         return of.interval(self.confidence)
@@ -127,6 +127,25 @@ class Numbers:
         low, high = max(0.0, drop.low), max(0.0, drop.high, gap.high)
         return min(low, 1.0), min(high, 1.0)
 
+    @property
+    def python_share(self) -> tuple[float, float] | None:
+        """Share of the excess that Python between the ops takes, a part of the gap; None where unknown."""
+        if self.python is None or self.launching is None:
+            return None
+        low, _, high = self.interval(self._of_excess(self.python))
+        return min(max(0.0, low), 1.0), min(max(0.0, high), 1.0)
+
+    @property
+    def parts(self) -> dict[str, Interval]:
+        """What the step consists of, ms: the first three sum to it, the fourth is a part of the third."""
+        slow, floor = combined((1, self.excess), (-1, self.gap)), self.interval(self.excess)
+        divided = {
+            "memory floor": Interval(self.step - floor.high, self.step - floor.mid, self.step - floor.low),
+            "slow ops": self.interval(slow),
+            "launching": self.interval(self.gap),
+        }
+        return divided if self.python is None else {**divided, "of it Python": self.interval(self.python)}
+
     def _of_excess(self, part: Estimate) -> Estimate:
         share = part.mid / self.excess.mid
         error = combined((1 / self.excess.mid, part), (-share / self.excess.mid, self.excess))
@@ -159,12 +178,14 @@ class Verdict:
 
     @property
     def bounds(self) -> dict[str, tuple[float, float]] | None:
-        """Shares of the excess, [low, high], by part; None where they are unknown."""
+        """Shares of the excess, [low, high]; `python` is part of `launching`. None where they are unknown."""
         launching = self.numbers.launching if self.numbers else None
         if launching is None:
             return None
         low, high = launching
-        return {"launching": (low, high), "slow ops": (1 - high, 1 - low)}
+        python = self.numbers.python_share if self.numbers else None
+        bounds = {"launching": (low, high), "slow ops": (1 - high, 1 - low)}
+        return bounds if python is None else {**bounds, "python": python}
 
     @property
     def sentence(self) -> str:
@@ -176,6 +197,8 @@ class Verdict:
             return f"A step of `{self.parent}` is not measurably above its memory floor: nothing to explain."
         low, high = bounds["launching"]
         share = f"{low:.0%} to {high:.0%}" if low > 0 else f"at most {high:.0%}"
+        if "python" in bounds:
+            share += f" (Python between the operations at most {bounds['python'][1]:.0%})"
         floor = n.step - n.excess.mid
         where = "inside its operations"
         if floor > 0:
@@ -254,16 +277,19 @@ def _numbers(measured: Measured, replay: str, parent: str, duel: Duel | None) ->
         drop, gap = duel.drop_share(parent, replay), estimate(duel.gap_shares)
         aa = duel.drop_share(parent, parent)
         excess = duel.drop_share(parent, READ) or excess  # older records read in the rounds alone
+        python = estimate(duel.python_shares)
     else:
+        python = None
         drop = measured.share(steps - measured.steps(replay, context), steps)
         gap = _gap_of_one_trace(measured, parent)
-        again = measured.steps(AGAIN, context)
-        aa = measured.share(again - measured.steps(BASELINE, context), again)
+        again = measured.steps(measured.again, context)
+        aa = measured.share(again - measured.steps(measured.record.baseline, context), again)
     if quantiles is None or drop is None or gap is None or excess is None or aa is None:
         return None
     step, confidence = quantiles.median, duel.confidence if duel else CONFIDENCE
     drop, gap, excess, aa = (combined((step, share)) for share in (drop, gap, excess, aa))
-    return Numbers(drop, gap, excess, aa, step, confidence)
+    python = combined((step, python)) if python else None
+    return Numbers(drop, gap, excess, aa, step, confidence, python)
 
 
 def _gap_of_one_trace(measured: Measured, parent: str) -> Estimate | None:

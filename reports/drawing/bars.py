@@ -54,7 +54,10 @@ def _rows(bars: Sequence[Bar]) -> list[Bar | str]:
 
 def _draw(axes: Axes, panel: Bars, abreast: int) -> None:
     lengths = [sum(bar.parts.values()) for bar in panel.rows]
-    ends = [max(length, bar.mark or 0) for length, bar in zip(lengths, panel.rows, strict=True)]
+    ends = [
+        max(length, bar.mark or 0, *(bar.interval or ()))
+        for length, bar in zip(lengths, panel.rows, strict=True)
+    ]
     cut = _cut(ends) if not panel.log_x else max(ends)
     if panel.log_x:
         axes.set_xscale("log")
@@ -93,6 +96,9 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
             axes.plot([cut * at, cut * (at + 0.008)], [row + 0.45, row - 0.45], color=PAPER, linewidth=2)
     if bar.mark is not None:
         axes.plot([bar.mark, bar.mark], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
+    if bar.interval is not None:
+        axes.plot(bar.interval, [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
+        return max(left, bar.interval[1])
     return max(left, bar.mark or 0.0)
 
 

@@ -27,7 +27,7 @@ def show(console: Console, page: Page, *files: str) -> None:
     """
     answer, *others = page.sections
     for section in others:
-        if not section.detail:
+        if not section.detail and not section.folded:
             show_section(console, section)
     for file in files:
         _print(console, Code(file))

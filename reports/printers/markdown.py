@@ -19,7 +19,10 @@ def markdown(page: Page) -> str:
 
 
 def _section(section: Section) -> list[str]:
-    return [f"## {_text(section.title)}", "", *(line for block in section.blocks for line in _block(block))]
+    lines = [line for block in section.blocks for line in _block(block)]
+    if section.folded:
+        lines = ["<details><summary>show</summary>", "", *lines, "</details>", ""]
+    return [f"## {_text(section.title)}", "", *lines]
 
 
 def _block(block: Block) -> list[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from profiling.results.record.page import Section
 from reports.sections.about import environment, not_measured, reproduce, traces, warnings
-from reports.sections.answer import answer, next_steps
+from reports.sections.answer import answer, judging, next_steps
 from reports.sections.cost import drift, gate, price
 from reports.sections.floor import excess, memory_floor, prediction, replay
 from reports.sections.ladder import context, effects, expectations, ladder
@@ -18,6 +18,7 @@ from reports.study import Study
 
 SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
     answer,
+    judging,
     ladder,
     effects,
     expectations,

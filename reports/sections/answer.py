@@ -5,7 +5,8 @@ from __future__ import annotations
 from profiling.results.advice import advice, batch_rows, fastest
 from profiling.results.guard import disturbances
 from profiling.results.peaks import impossible
-from profiling.results.record.page import Block, Bullets, Section, Sentence, Table
+from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
+from profiling.results.record.pictures import Bar, Bars
 from profiling.results.stats import Interval
 from profiling.results.verdict import CONTRASTS, QUESTION, RULES, UNDECIDED, Numbers
 from reports.numbers import interval, number
@@ -14,10 +15,15 @@ from variants.ladder import BASELINE
 
 
 def answer(study: Study) -> Section:
-    blocks: list[Block] = [*said(study)]
-    if numbers := study.judged.numbers:
-        blocks += [_numbers(study, numbers), *_rules()]
-    return Section(QUESTION, blocks)
+    numbers = study.judged.numbers
+    return Section(QUESTION, [*said(study), *([_divided(study, numbers)] if numbers else [])])
+
+
+def judging(study: Study) -> Section | None:
+    """The numbers and rules behind the word, for who checks it."""
+    numbers = study.judged.numbers
+    blocks = [_numbers(study, numbers), *_rules()] if numbers else []
+    return Section("How the answer was reached", blocks, folded=True) if blocks else None
 
 
 def said(study: Study) -> list[Sentence]:
@@ -38,6 +44,19 @@ def said(study: Study) -> list[Sentence]:
 def beware(study: Study) -> list[str]:
     """What was wrong with the machine or with the instrument while this was measured, and what to do."""
     return [*impossible(study.measured), *disturbances(study.record)]
+
+
+def _divided(study: Study, n: Numbers) -> Figure:
+    rows = []
+    for part, (low, mid, high) in n.parts.items():
+        low, mid = max(0.0, low), max(0.0, mid)
+        text = f"{number(mid)} ms, {mid / n.step:.0%} of the step"
+        rows.append(Bar(part, {part: mid}, text, interval=(low, max(low, high))))
+    caption = (
+        f"A step of `{study.judged.parent}` divided, with intervals: reading what it must, what its "
+        "operations take beyond that, and what removing the launches could close."
+    )
+    return Figure("divided", caption, [Bars("ms", rows)])
 
 
 def _rules() -> list[Block]:
@@ -84,7 +103,7 @@ def _numbers(study: Study, n: Numbers) -> Table:
         _row(
             "gap g, ms", f"time in a step of `{parent}` in which no op was busy (traces)", n.interval(n.gap)
         ),
-        _row("excess, ms", f"step of `{parent}` less its memory floor, per round", n.interval(n.excess)),
+        _row("excess, ms", f"step of `{parent}` less its memory floor, {how}", n.interval(n.excess)),
         *(_row(c.name, f"{c.text}, ms", n.bounds[c.name]) for c in CONTRASTS),
         _row("A/A, ms", "the same step less itself", n.interval(n.aa)),
     ]

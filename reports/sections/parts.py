@@ -101,7 +101,33 @@ def phases(study: Study) -> Section | None:
     rows = [[code(phase), *(_phase(of_launch.get(phase)) for of_launch in known.values())] for phase in names]
     total = [number(sum(p.slowest_us for p in of_launch.values()) / 1e3) for of_launch in known.values()]
     table = Table(["phase", *(code(name) for name in known)], [*rows, ["all", *total]])
-    return Section("Inside the one launch", [Sentence(text), table])
+    return Section("Inside the one launch", [Sentence(text), table, *_gains(study, known)])
+
+
+def _gains(study: Study, phases: dict[str, dict[str, Phase]]) -> list[Block]:
+    """What one launch takes off its parent's step is more than launches: divided where the gap is known."""
+    judged, said = study.judged, []
+    for name, of_launch in phases.items():
+        rung, parent = study.measured.rung(name), judged.parent
+        step = rung.steps[study.short]
+        if (
+            judged.numbers is None
+            or parent is None
+            or rung.parent != parent
+            or not rung.removed_ms
+            or not step
+        ):
+            continue
+        outside = max(0.0, step.median - sum(p.slowest_us for p in of_launch.values()) / 1e3)
+        launching = judged.numbers.gap.mid - outside
+        inside = rung.removed_ms.mid - launching
+        said.append(
+            f"{code(name)} takes {number(rung.removed_ms.mid)} ms off the step of {code(parent)}: "
+            f"{number(launching)} ms of launching (the gap of {code(parent)} less the {number(outside)} ms "
+            f"that {code(name)} spends outside its phases) and {number(inside)} ms inside the operations, "
+            "by other products, threads and reads"
+        )
+    return [Bullets(said)] if said else []
 
 
 def _phase(phase: Phase | None) -> str:

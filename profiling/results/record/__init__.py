@@ -6,6 +6,7 @@
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import (
     CalibrateRecord,
+    FalseAlarms,
     InjectedWait,
     StepDifference,
     Truth,
@@ -105,6 +106,7 @@ __all__ = [
     "Environment",
     "ExperimentResult",
     "ExplainBenchmarkRecord",
+    "FalseAlarms",
     "FaultsRecord",
     "Finding",
     "FirstToken",

@@ -14,6 +14,7 @@ from profiling.results.record.samples import FirstToken, FloorRead, MatmulSample
 from profiling.results.record.setting import Environment, Model, Peaks
 from profiling.results.record.traces import PredictedReplay
 from profiling.results.record.workload import Workload
+from variants.ladder import BASELINE
 
 
 class Record(Part, frozen=True, kw_only=True, tag_field="experiment"):
@@ -51,3 +52,10 @@ class Measurement(Record, frozen=True, kw_only=True):
     duel: DuelSteps | None = None
     predicted_replay: PredictedReplay | None = None
     recompiles_while_timing: Count | None = None
+
+    @property
+    def baseline(self) -> str:
+        """Whose step is timed under a second name too, for the run's own noise: the ladder's baseline, and
+        where it is not part of the run the first variant.
+        """
+        return BASELINE if BASELINE in self.variants else next(iter(self.variants), BASELINE)

@@ -46,6 +46,19 @@ class WordsGiven(Part, frozen=True):
         return sum(self.words.values())
 
 
+class FalseAlarms(Part, frozen=True):
+    """How often an estimator's 95 % interval missed the truth, 0, over `of` series of so many values drawn
+    from `noise`; `width`: the median interval's, in units of the noise's median deviation.
+    """
+
+    estimator: str
+    noise: str
+    values: Count
+    alarms: Count
+    of: Count
+    width: float
+
+
 class CalibrateRecord(Record, frozen=True, kw_only=True, tag="calibrate"):
     """False alarms, injected waits, and verdicts on made truths."""
 
@@ -53,3 +66,4 @@ class CalibrateRecord(Record, frozen=True, kw_only=True, tag="calibrate"):
     beside_itself: list[StepDifference] = []
     injected: list[InjectedWait] = []
     made: list[WordsGiven] = []
+    estimators: list[FalseAlarms] = []

@@ -71,11 +71,14 @@ Block = Sentence | Bullets | Code | Table | Figure
 
 
 class Section(Part, frozen=True):
-    """One question and its answer. `detail`: the console leaves it to the report."""
+    """One question and its answer. `detail`: the console leaves it to the report; `folded`: the report too
+    shows it on request only.
+    """
 
     title: str
     blocks: Sequence[Block]
     detail: bool = False
+    folded: bool = False
 
 
 class Page(Part, frozen=True):

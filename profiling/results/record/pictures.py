@@ -33,13 +33,16 @@ class Curves(Part, frozen=True, tag_field="kind", tag="curves"):
 
 
 class Bar(Part, frozen=True):
-    """`parts`: length by what it is made of; `text` stands at its end, `mark` is a bound on the same axis."""
+    """`parts`: length by what it is made of; `text` stands at its end, `mark` is a bound on the same axis,
+    `interval` the length's.
+    """
 
     name: str
     parts: Mapping[str, float]
     text: str = ""
     mark: float | None = None
     group: str = ""
+    interval: tuple[float, float] | None = None
 
 
 class Bars(Part, frozen=True, tag_field="kind", tag="bars"):

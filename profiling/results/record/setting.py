@@ -57,5 +57,5 @@ class Peaks(Part, frozen=True):
     launch_us: Positive
     graph_node_us: Positive | None
     tape_op_us: Positive | None
-    profiler_event_us: Us | None = None  # what the profiler adds to one event
+    profiler_event_us: Us | None = None  # of older records: a duel's trace holds its own
     graph_kernel_us: Us | None = None  # of a graph node, what its kernel itself takes
