@@ -105,6 +105,14 @@ def test_launching_is_bounded_whatever_the_word() -> None:
     assert Verdict(UNDECIDED, "x", "tape", "sdpa", numbers(1, 2, 0)).bounds is None
 
 
+def test_a_vague_drop_does_not_loosen_the_gap_s_bound() -> None:
+    n = replace(numbers(2.6, 4.8, 26.0), drop=Estimate(2.6, 3.3, 12))
+    low, high = n.launching
+    assert low == 0.0 and high == pytest.approx(4.8 / 26, abs=0.001)
+    low, high = numbers(6.0, 4.8, 26.0).launching
+    assert low <= high == pytest.approx(6.0 / 26, abs=0.001)
+
+
 def test_an_undecided_run_says_what_is_excluded_and_how_much_more_would_decide() -> None:
     n = numbers(1.0, 4.0, 30.0, error=0.5)  # C3 is 0.6 +- 1, C4 is 1 +- 1
     word, rule, excluded = judge(n)

@@ -117,14 +117,16 @@ class Numbers:
 
     @property
     def launching(self) -> tuple[float, float] | None:
-        """Share of the excess that launching explains: at least the drop, at most the gap or the drop.
+        """Share of the excess that launching explains: at least the drop, and at most the gap, which bounds
+        what removing launches can close; a drop that is provably larger bounds it itself.
 
         None where the excess may be nothing.
         """
         if self.interval(self.excess).low <= 0:
             return None
         drop, gap = (self.interval(self._of_excess(part)) for part in (self.drop, self.gap))
-        low, high = max(0.0, drop.low), max(0.0, drop.high, gap.high)
+        low = max(0.0, drop.low)
+        high = max(low, gap.high if drop.low <= gap.high else drop.high)
         return min(low, 1.0), min(high, 1.0)
 
     @property
