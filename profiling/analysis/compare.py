@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
+
 from profiling.analysis.attribution import HOST
 from profiling.analysis.attribution.device import owners
 from profiling.analysis.explain import Explanation
@@ -91,7 +93,7 @@ def _kernels(found: Explanation) -> dict[str, Kernel]:
     work = found.trace.device_events
     work = work[(work["device"] == found.device) & (work["kind"] == "kernel")]
     owner = owners(work, found.steps)
-    own = work[[step in set(judged) for step in owner.tolist()]]
+    own = work[np.isin(owner, judged)]
     lasted = (own["end_ns"] - own["start_ns"]).groupby(own["name"].astype(object)).agg(["size", "mean"])
     columns = (lasted.index.tolist(), lasted["size"].tolist(), lasted["mean"].tolist())
     return {

@@ -137,8 +137,10 @@ def _steps(found: Explanation) -> list[Numbers]:
     counts = attribution.counts.drop(columns="step").to_dict("records")
     spans = attribution.intervals[attribution.intervals["device"] == main].sort_values("step")
     lengths_us = ((spans["end_ns"] - spans["start_ns"]) / 1000).tolist()
-    by_step = attribution.parts.groupby(["step", "device"])
-    parts = {key: dict(zip(rows["part"], rows["us"], strict=True)) for key, rows in by_step}
+    parts: dict[tuple[int, str], dict[str, float]] = {}
+    columns = (attribution.parts[key].tolist() for key in ("step", "device", "part", "us"))
+    for step, device, part, us in zip(*columns, strict=True):
+        parts.setdefault((step, device), {})[part] = us
     out = []
     for step, window in enumerate(window_numbers(found.trace, found.steps.table)):
         devices = window.pop("devices")

@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
-import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution
-from profiling.analysis.attribution.device import owners
+from profiling.analysis.attribution.device import owners, owners_of
 from profiling.analysis.reading import main_device
 from profiling.trace import Steps, Trace
-from profiling.trace.devices import union_ns
+from profiling.trace.devices import covered_ns, union_ns
 
 Range = tuple[float, float, float]
 """Low, middle and high value, in us."""
@@ -127,16 +126,12 @@ def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | in
     calls = trace.calls.loc[graph["call"].unique()]
     replays = graph.groupby("call").agg(start=("start_ns", "min"), end=("end_ns", "max")).sort_values("start")
     ends, starts = replays["end"].to_numpy()[:-1], replays["start"].to_numpy()[1:]
-    start, end = own["start_ns"].to_numpy(), own["end_ns"].to_numpy()
-    between = [
-        int(b - a) - union_ns(np.clip(start, a, b), np.clip(end, a, b))
-        for a, b in zip(ends, starts, strict=True)
-        if b > a
-    ]
+    apart = starts > ends
+    between = (starts - ends - covered_ns(ends, starts, own))[apart]
     return {
         "graph_launches": len(replays) / n_steps,
         "graph_launch_call_us": float((calls["end_ns"] - calls["start_ns"]).sum()) / 1000 / n_steps,
-        "between_replays_us": float(np.mean(between)) / 1000 if between else None,
+        "between_replays_us": float(between.mean()) / 1000 if len(between) else None,
         "kernels_outside": float((outside["kind"] == "kernel").sum()) / n_steps,
         "busy_outside_us": union_ns(outside["start_ns"].to_numpy(), outside["end_ns"].to_numpy())
         / 1000
@@ -147,13 +142,14 @@ def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | in
 def _tape(trace: Trace, steps: Steps, attribution: Attribution, costs: Costs) -> Prediction | None:
     compute = attribution.parts[attribution.parts["part"] == "compute"]["us"]
     ops = trace.host_ops
-    recorded = []
-    for start, end, thread in steps.windows():
-        inside = (ops["thread"] == thread) & ops["start_ns"].between(start, end, inclusive="left")
-        recorded.append(int((inside & ops["recorded"]).sum()))
-    if not recorded or not any(recorded):
+    if not len(steps):
         return None
-    n_ops = float(np.mean(recorded))
+    step = owners_of(ops["start_ns"].to_numpy(), steps)
+    on_thread = steps.table["thread"].to_numpy()[step] == ops["thread"].to_numpy()
+    n_recorded = int(((step >= 0) & on_thread & ops["recorded"].to_numpy()).sum())
+    if not n_recorded:
+        return None
+    n_ops = n_recorded / len(steps)
     spread = _spread(compute)
     low, mid, high = (spread[i] + n_ops * costs.tape_op_us[i] for i in range(3))
     assumptions = [

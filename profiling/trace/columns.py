@@ -7,9 +7,10 @@ is exact in the file is exact here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal, InvalidOperation
-from operator import attrgetter
+from functools import cache
+from itertools import compress
 from typing import Any
 
 import msgspec
@@ -57,8 +58,24 @@ class Args(msgspec.Struct, gc=False):
 
 parse_events = msgspec.json.Decoder(list[Event]).decode
 _decode_args = msgspec.json.Decoder(Args).decode
+_decode_all_args = msgspec.json.Decoder(list[Args]).decode
 _NO_ARGS = Args()
-COLUMNS = ["name", "cat", "pid", "tid", "ts_ns", "dur_ns", "device", "stream", "correlation", "graph"]
+COLUMNS = ["kind", "ts_ns", "dur_ns", "correlation", "graph", "place"]
+OTHER, CALL, WORK, UNKNOWN = range(4)
+"""What is read of an event's arguments, by its category: nothing, a call's, device work's; or not known."""
+
+
+@cache
+def _role(category: str) -> int:
+    if category in DEVICE_CATEGORIES:
+        return WORK
+    if CALL_CATEGORY.search(category):
+        return CALL
+    return OTHER if KNOWN_CATEGORY.fullmatch(category) else UNKNOWN
+
+
+def _hashable(parts: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(part if isinstance(part, str | int | None) else str(part) for part in parts)
 
 
 class Codes(dict[Any, int]):
@@ -68,13 +85,22 @@ class Codes(dict[Any, int]):
         self[value] = code = len(self)
         return code
 
-    def column(self, values: Sequence[Any]) -> npt.NDArray[np.int32]:
+    def column(self, values: Sequence[tuple[Any, ...]]) -> npt.NDArray[np.int32]:
         try:
             return np.fromiter(map(self.__getitem__, values), np.int32, len(values))
-        except TypeError:  # a value that cannot be a key, such as a list where a name should be
-            return np.fromiter(
-                (self[v if isinstance(v, str | int) else str(v)] for v in values), np.int32, len(values)
-            )
+        except TypeError:  # a part that cannot be a key, such as a list where a name should be
+            return np.fromiter(map(self.__getitem__, map(_hashable, values)), np.int32, len(values))
+
+
+class Kinds(Codes):
+    """Codes of category, name, process and thread, which repeat; `roles`: what is read of each."""
+
+    def __init__(self) -> None:
+        self.roles = bytearray()
+
+    def __missing__(self, value: tuple[Any, ...]) -> int:
+        self.roles.append(_role(str(value[0]).lower()))
+        return super().__missing__(value)
 
 
 def nanoseconds(values: list[Any]) -> tuple[Int, npt.NDArray[np.bool_]]:
@@ -107,11 +133,18 @@ def _exact_ns(value: Any) -> int | None:
         return None
 
 
-def _args(event: Event) -> Args:
+def _args(raw: msgspec.Raw) -> Args:
     try:
-        return _decode_args(event.args)
+        return _decode_args(raw)
     except msgspec.DecodeError:  # none, or a list
         return _NO_ARGS
+
+
+def _all_args(raws: list[msgspec.Raw]) -> list[Args]:
+    try:
+        return _decode_all_args(b"[%b]" % b",".join(raws))
+    except msgspec.DecodeError:  # of one of them at least
+        return list(map(_args, raws))
 
 
 def _integers(values: list[Any]) -> Int:
@@ -133,8 +166,7 @@ class Builder:
     def __init__(self, source: Source) -> None:
         self.source = source
         self.total = 0
-        self.names, self.categories, self.pids, self.tids = Codes(), Codes(), Codes(), Codes()
-        self.devices, self.streams = Codes(), Codes()
+        self.kinds, self.places = Kinds(), Codes()
         self.columns: dict[str, list[npt.NDArray[Any]]] = {key: [] for key in COLUMNS}
         self.open_spans: dict[tuple[str, str], list[Event]] = {}
         self.processes: dict[str, str] = {}
@@ -143,21 +175,20 @@ class Builder:
 
     def add(self, events: list[Event]) -> None:
         self.total += len(events)
-        phases = list(map(attrgetter("ph"), events))
-        kinds = set(map(str, phases))
-        complete = events
+        phases = [str(event.ph) for event in events]
+        kinds = set(phases)
         if kinds != {"X"}:
             complete = [event for event, phase in zip(events, phases, strict=True) if phase == "X"]
             if "B" in kinds or "E" in kinds:
                 complete.extend(self._close_spans(event for event in events if event.ph in ("B", "E")))
             if "M" in kinds:
                 self._name_processes(event for event in events if event.ph == "M")
-        if complete:
-            self._add_complete(complete)
+            events = complete
+        if events:
+            self._add_complete(events)
 
-    def _close_spans(self, spans: Iterable[Event]) -> list[Event]:
+    def _close_spans(self, spans: Iterable[Event]) -> Iterator[Event]:
         """Begin and end events (phases B and E) of one thread, paired innermost first, as complete ones."""
-        closed = []
         for event in spans:
             stack = self.open_spans.setdefault((str(event.pid), str(event.tid)), [])
             if event.ph == "B":
@@ -167,22 +198,20 @@ class Builder:
                 (start, end), good = nanoseconds([begin.ts, event.ts])
                 if good.all():
                     lasted = str(Decimal(int(end - start)) / 1000)
-                    closed.append(msgspec.structs.replace(begin, dur=lasted))
-        return closed
+                    yield msgspec.structs.replace(begin, dur=lasted)
 
     def _name_processes(self, events: Iterable[Event]) -> None:
         for event in events:
             if event.name in ("process_name", "process_labels"):
-                args, pid = _args(event), str(event.pid)
+                args, pid = _args(event.args), str(event.pid)
                 said = str(args.name or args.labels)
                 self.processes[pid] = f"{self.processes.get(pid, '')} {said}".strip()
 
-    def _count_unread(self, events: list[Event], cat: npt.NDArray[np.int32]) -> None:
-        known = [KNOWN_CATEGORY.fullmatch(str(c).lower()) is not None for c in self.categories]
-        for row in np.flatnonzero(~np.array(known, np.bool_)[cat]).tolist():
-            pid = str(events[row].pid)
+    def _count_unread(self, events: Iterable[Event]) -> None:
+        for event in events:
+            pid = str(event.pid)
             rows, of_device = self.unread.get(pid, (0, 0))
-            found = DEVICE_ARGUMENTS.search(bytes(events[row].args)) is not None
+            found = DEVICE_ARGUMENTS.search(bytes(event.args)) is not None
             self.unread[pid] = rows + 1, of_device + found
 
     def unknown_devices(self) -> dict[str, int]:
@@ -204,48 +233,35 @@ class Builder:
         if not good.all():
             self.source.skip("event without a usable ts", int((~ts_good).sum()))
             self.source.skip("event without a usable dur", int((ts_good & ~(dur_good & (dur >= 0))).sum()))
-            events = [e for e, keep in zip(events, good, strict=True) if keep]
+            events = list(compress(events, good))
             ts, dur = ts[good], dur[good]
-        cat = self.categories.column([event.cat for event in events])
-        self._count_unread(events, cat)
-        names = [event.name for event in events]
-        if set(map(type, names)) != {str}:
-            names = list(map(str, names))
-        columns: dict[str, npt.NDArray[Any]] = {
-            "name": self.names.column(names),
-            "cat": cat,
-            "pid": self.pids.column([event.pid for event in events]),
-            "tid": self.tids.column([event.tid for event in events]),
-            "ts_ns": ts,
-            "dur_ns": dur,
-            **self._from_args(events, cat),
-        }
+        kind = self.kinds.column([(event.cat, event.name, event.pid, event.tid) for event in events])
+        role = np.frombuffer(self.kinds.roles, np.uint8)[kind]
+        self._count_unread(compress(events, role == UNKNOWN))
+        columns: dict[str, npt.NDArray[Any]] = {"kind": kind, "ts_ns": ts, "dur_ns": dur}
+        columns |= self._from_args(events, kind, role)
         for key, column in columns.items():
             self.columns[key].append(column)
 
-    def _from_args(self, events: list[Event], cat: npt.NDArray[np.int32]) -> dict[str, npt.NDArray[Any]]:
-        """Device, stream, correlation and graph: of device events and of calls only. `args.stream` alone
-        means nothing.
+    def _from_args(
+        self, events: list[Event], kind: npt.NDArray[np.int32], role: npt.NDArray[np.uint8]
+    ) -> dict[str, npt.NDArray[Any]]:
+        """Correlation of device events and of calls; graph, and place (device and stream), of device events
+        only: `args.stream` alone means nothing.
         """
-        kinds = [str(c).lower() for c in self.categories]
-        on_device = np.array([k in DEVICE_CATEGORIES for k in kinds], np.bool_)[cat]
-        is_call = np.array([CALL_CATEGORY.search(k) is not None for k in kinds], np.bool_)[cat]
-        linked = np.flatnonzero(on_device | is_call)
-        args = [_args(events[i]) for i in linked.tolist()]
+        linked, work = np.flatnonzero((role == WORK) | (role == CALL)), np.flatnonzero(role == WORK)
+        args = _all_args([events[i].args for i in linked.tolist()])
+        of_work = list(compress(args, role[linked] == WORK))
         out: dict[str, npt.NDArray[Any]] = {
             "correlation": np.full(len(events), -1, np.int64),
             "graph": np.full(len(events), -1, np.int64),
-            "device": np.full(len(events), -1, np.int32),
-            "stream": np.full(len(events), -1, np.int32),
+            "place": np.full(len(events), -1, np.int32),
         }
         out["correlation"][linked] = _integers([a.correlation for a in args])
-        work = np.flatnonzero(on_device)
-        of_work = [(events[i], a) for i, a in zip(linked.tolist(), args, strict=True) if on_device[i]]
-        out["graph"][work] = _integers([a.graph for _, a in of_work])
-        devices = [str(e.pid if a.device is None else a.device) for e, a in of_work]
-        streams = [str(e.tid if a.stream is None else a.stream) for e, a in of_work]
-        out["device"][work] = self.devices.column(devices)
-        out["stream"][work] = self.streams.column(streams)
+        out["graph"][work] = _integers([a.graph for a in of_work])
+        out["place"][work] = self.places.column(
+            [(a.device, a.stream, k) for a, k in zip(of_work, kind[work].tolist(), strict=True)]
+        )
         return out
 
     def frame(self) -> pd.DataFrame:
@@ -256,29 +272,32 @@ class Builder:
         }
         unclosed = sum(map(len, self.open_spans.values()))
         self.source.skip("begin event without an end", unclosed)
-        lowered = Codes()
-        recode = np.array(
-            [lowered["" if c is None else str(c).lower()] for c in self.categories] or [0], np.int32
-        )
-        pairs = joined["pid"].astype(np.int64) << 32 | joined["tid"].astype(np.int64)
+        kinds = list(self.kinds)
+        threads = Codes()
+        thread = np.array([threads[pid, tid] for _, _, pid, tid in kinds], np.int32)
+        # Without a device or stream of its own an event's row is one.
+        device = [str(kinds[kind][2] if device is None else device) for device, _, kind in self.places]
+        stream = [str(kinds[kind][3] if stream is None else stream) for _, stream, kind in self.places]
+        kind, place = joined["kind"].astype(np.int64), joined["place"].astype(np.int64)
         return pd.DataFrame(
             {
-                "cat": _categorical(recode[joined["cat"].astype(np.int64)], lowered),
-                "name": _categorical(joined["name"], self.names),
+                "cat": _categorical(["" if c is None else str(c).lower() for c, *_ in kinds], kind),
+                "name": _categorical([str(name) for _, name, *_ in kinds], kind),
                 "ts_ns": joined["ts_ns"].astype(np.int64),
                 "dur_ns": joined["dur_ns"].astype(np.int64),
-                "pid": _categorical(joined["pid"], self.pids),
-                "tid": _categorical(joined["tid"], self.tids),
-                "thread": pd.factorize(pairs)[0].astype(np.int32),
-                "device": _categorical(joined["device"], self.devices),
-                "stream": _categorical(joined["stream"], self.streams),
+                "pid": _categorical(["" if pid is None else pid for _, _, pid, _ in kinds], kind),
+                "tid": _categorical(["" if tid is None else tid for *_, tid in kinds], kind),
+                "thread": thread[kind],
+                "device": _categorical(device, place),
+                "stream": _categorical(stream, place),
                 "correlation": joined["correlation"].astype(np.int64),
                 "graph": joined["graph"].astype(np.int64),
             }
         )
 
 
-def _categorical(codes: npt.NDArray[Any], values: Codes) -> pd.Categorical:
+def _categorical(values: list[Any], rows: Int) -> pd.Categorical:
+    """The values of some rows (-1: none), of which every distinct one becomes a category."""
     names = Codes()
-    recode = np.array([*(names["" if v is None else v] for v in values), -1], np.int32)  # -1 is none
-    return pd.Categorical.from_codes(recode[codes], categories=pd.Index(list(names), dtype=object))
+    recode = np.array([*(names[value] for value in values), -1], np.int32)
+    return pd.Categorical.from_codes(recode[rows], categories=pd.Index(list(names), dtype=object))

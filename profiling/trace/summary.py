@@ -9,10 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
-from profiling.trace.devices import SPLIT, by_device, gaps_of, union_ns
+from profiling.trace.devices import SPLIT, Int, by_device, covered_ns, gaps_of, union_ns
 from profiling.trace.file import Trace
 from profiling.trace.names import LAUNCH_KINDS
 
@@ -136,71 +135,75 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[Numbers]:
     `clipped` is what lies inside the window on the clock, whoever started it: for a host that runs ahead of
     its device it is another step's work.
     """
-    work, calls = trace.device_events, trace.calls
-    devices = {device: _Work(part) for device, part in by_device(work).items()}
-    following = [*windows["start_ns"].tolist()[1:], None][: len(windows)]
+    calls = trace.calls
+    start, end = (windows[key].to_numpy(np.int64) for key in ("start_ns", "end_ns"))
+    kinds = {kind: calls[calls["kind"] == kind] for kind in (*LAUNCH_KINDS, "sync")}
+    columns: dict[str, list[Any]] = {
+        "name": windows["name"].tolist(),
+        "tid": windows["tid"].tolist(),
+        "start_us": (start / 1000).tolist(),
+        "wall_us": ((end - start) / 1000).tolist(),
+        "start_to_next_start_us": [*(np.diff(start) / 1000).tolist(), None][: len(start)],
+    }
+    for kind, rows in kinds.items():
+        key = f"{kind}_launch_calls" if kind in ("kernel", "graph") else f"{kind}_calls"
+        columns[key] = _started(rows["start_ns"].to_numpy(), start, end).tolist()
+    syncs = kinds["sync"]
+    waited = _started(syncs["start_ns"].to_numpy(), start, end, np.asarray(_durations(syncs), np.int64))
+    columns["sync_us"] = (waited / 1000).tolist()
+    devices = {of: _device_windows(work, start, end) for of, work in by_device(trace.device_events).items()}
+    columns["devices"] = [{of: rows[i] for of, rows in devices.items()} for i in range(len(start))]
+    return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+def _started(times: Int, start: Int, end: Int, weights: Int | None = None) -> Int:
+    """Per window [start, end) how many of `times`, which ascend, lie in it, or the sum of their weights."""
+    ones = np.ones(len(times), np.int64) if weights is None else weights
+    summed = np.concatenate([[0], np.cumsum(ones)])
+    return np.asarray(summed[np.searchsorted(times, end)] - summed[np.searchsorted(times, start)], np.int64)
+
+
+def _device_windows(work: pd.DataFrame, start: Int, end: Int) -> list[Numbers]:
+    """Per window what was launched in it on one device, and what ran in it; `work`: its events by start."""
+    begins, ends, called = (work[key].to_numpy() for key in ("start_ns", "end_ns", "call_start_ns"))
+    is_kernel = (work["kind"] == "kernel").to_numpy().astype(np.int64)
+    by_call = np.argsort(called, kind="stable")
+    called = called[by_call]
+    clipped = covered_ns(start, end, work)
+    columns: dict[str, Int] = {
+        "first": np.searchsorted(called, start),
+        "last": np.searchsorted(called, end),
+        "kernels": _started(called, start, end, is_kernel[by_call]),
+        "clipped": clipped,
+        "idle": end - start - clipped,
+        "kernels_started": _started(begins, start, end, is_kernel),
+    }
     rows = []
-    columns = (windows[key].tolist() for key in ("name", "tid", "start_ns", "end_ns"))
-    call_starts = calls["start_ns"].to_numpy()
-    for name, tid, start, end, next_start in zip(*columns, following, strict=True):
-        called = calls.iloc[slice(*np.searchsorted(call_starts, (start, end)))]
-        kinds = called["kind"].value_counts().to_dict()
-        syncs = called[called["kind"] == "sync"]
-        rows.append(
-            {
-                "name": name,
-                "tid": tid,
-                "start_us": us(start),
-                "wall_us": us(end - start),
-                "start_to_next_start_us": None if next_start is None else us(next_start - start),
-                **{f"{kind}_launch_calls": kinds.get(kind, 0) for kind in ("kernel", "graph")},
-                **{f"{kind}_calls": kinds.get(kind, 0) for kind in ("memcpy", "memset", "sync")},
-                "sync_us": us(_durations(syncs).sum()),
-                "devices": {device: part.window(start, end) for device, part in devices.items()},
-            }
-        )
+    for window_start, window_end, *values in zip(
+        start.tolist(), end.tolist(), *(column.tolist() for column in columns.values()), strict=True
+    ):
+        first, last, kernels, busy, idle, kernels_started = values
+        numbers: Numbers = {
+            "gpu_events": max(last - first, 0),
+            "kernels": kernels,
+            "busy_us": 0.0,
+            "gpu_span_us": None,
+            "clipped": {"busy_us": us(busy), "idle_us": us(idle), "kernels_started": kernels_started},
+        }
+        own = np.sort(by_call[first:last])
+        rows.append(numbers | _own(begins[own], ends[own], window_start, window_end) if len(own) else numbers)
     return rows
 
 
-class _Work:
-    """One device's events, ordered so that a window looks only at what is near it."""
-
-    def __init__(self, work: pd.DataFrame) -> None:
-        self.start, self.end, called = (
-            work[key].to_numpy() for key in ("start_ns", "end_ns", "call_start_ns")
-        )
-        self.reach = np.maximum.accumulate(self.end)
-        self.is_kernel = (work["kind"] == "kernel").to_numpy()
-        self.by_call = np.argsort(called, kind="stable")
-        self.called = called[self.by_call]
-
-    def window(self, start: int, end: int) -> Numbers:
-        """What was launched in a host window, and what ran in it."""
-        own = np.sort(self.by_call[slice(*np.searchsorted(self.called, (start, end)))])
-        first, last = np.searchsorted(self.start, (start, end))
-        near = slice(int(np.searchsorted(self.reach, start, "right")), last)
-        clipped = union_ns(np.clip(self.start[near], start, end), np.clip(self.end[near], start, end))
-        numbers: Numbers = {
-            "gpu_events": len(own),
-            "kernels": int(self.is_kernel[own].sum()),
-            "busy_us": 0.0,
-            "gpu_span_us": None,
-            "clipped": {
-                "busy_us": us(clipped),
-                "idle_us": us(end - start - clipped),
-                "kernels_started": int(self.is_kernel[first:last].sum()),
-            },
-        }
-        return numbers | self._own(own, start, end) if len(own) else numbers
-
-    def _own(self, own: npt.NDArray[np.int64], start: int, end: int) -> Numbers:
-        begins, reach = self.start[own], np.maximum.accumulate(self.end[own])
-        span, busy = int(reach[-1] - begins[0]), union_ns(begins, self.end[own])
-        return {
-            "busy_us": us(busy),
-            "gpu_span_us": us(span),
-            "idle_in_gpu_span_us": us(span - busy),
-            "first_gpu_start_rel_us": us(begins[0] - start),
-            "last_gpu_end_rel_to_step_end_us": us(reach[-1] - end),
-            "longest_gap_us": us(max((begins[1:] - reach[:-1]).max(initial=0), 0)),
-        }
+def _own(begins: Int, ends: Int, start: int, end: int) -> Numbers:
+    reach = np.maximum.accumulate(ends)
+    waits = np.maximum(begins[1:] - reach[:-1], 0)
+    span, idle = int(reach[-1] - begins[0]), int(waits.sum())
+    return {
+        "busy_us": us(span - idle),
+        "gpu_span_us": us(span),
+        "idle_in_gpu_span_us": us(idle),
+        "first_gpu_start_rel_us": us(begins[0] - start),
+        "last_gpu_end_rel_to_step_end_us": us(reach[-1] - end),
+        "longest_gap_us": us(waits.max(initial=0)),
+    }

@@ -86,16 +86,18 @@ def _on_devices(work: pd.DataFrame, steps: Steps) -> dict[str, pd.DataFrame]:
 
 
 def _on_host(trace: Trace, steps: Steps) -> dict[str, pd.DataFrame]:
-    parts, spans = [], []
+    begin, end, threads = (steps.table[key].to_numpy(np.int64) for key in ("start_ns", "end_ns", "thread"))
+    parts = np.zeros((len(steps), len(cpu.PARTS)), np.int64)
     ops = trace.host_ops
-    by_thread = {thread: ops[ops["thread"] == thread] for thread in ops["thread"].unique().tolist()}
-    for step, (start, end, thread) in enumerate(steps.windows()):
-        divided = cpu.parts_ns(by_thread.get(thread), start, end)
-        parts += [(step, HOST, part, ns) for part, ns in divided.items()]
-        spans.append((step, HOST, start, end))
+    for thread in np.unique(threads).tolist():
+        own = threads == thread
+        parts[own] = cpu.parts_ns(ops[ops["thread"] == thread], begin[own], end[own])
+    step = np.arange(len(steps))
+    divided = {"part": list(cpu.PARTS) * len(step), "ns": parts.ravel()}
+    spans = {"step": step, "device": HOST, "start_ns": begin, "end_ns": end}
     return {
-        "parts": pd.DataFrame(parts, columns=["step", "device", "part", "ns"]),
-        "intervals": pd.DataFrame(spans, columns=["step", "device", "start_ns", "end_ns"]),
+        "parts": pd.DataFrame({"step": step.repeat(len(cpu.PARTS)), "device": HOST} | divided),
+        "intervals": pd.DataFrame(spans),
     }
 
 

@@ -63,12 +63,14 @@ def under_capture(calls: pd.DataFrame) -> np.ndarray:
     for thread, rows in marks.groupby("thread"):
         kinds, times = rows["kind"].tolist(), rows["start_ns"].tolist()
         begin = -np.inf if kinds[0] == "capture_end" else None
-        on_thread = (calls["thread"] == thread).to_numpy()
+        on_thread = np.flatnonzero(calls["thread"] == thread)
+        starts = calls["start_ns"].to_numpy()[on_thread]
         for kind, time in [*zip(kinds, times, strict=True), ("capture_end", np.inf)]:
             if kind == "capture_begin":
                 begin = time
             elif begin is not None:
-                inside |= on_thread & calls["start_ns"].between(begin, time).to_numpy()
+                first, behind = np.searchsorted(starts, begin), np.searchsorted(starts, time, "right")
+                inside[on_thread[first:behind]] = True
                 begin = None
     return inside
 
