@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -28,15 +28,16 @@ from variants.command import run
 from variants.errors import UserError, one_line
 
 
-def build(path: Path) -> None:
+def build(path: Path, drawn: Mapping[str, Steps | None] | None = None) -> None:
     """Report, page and figures of the run folder at `path`; each file replaces an older one whole.
 
+    `drawn`: by rung the median steps that are at hand; the others are read from their traces.
     Raises UserError where the folder holds no run, or nothing to show yet, or cannot be written.
     """
     record = RunFolder.load(path, Record).record
     if isinstance(record, FloorRecord):
         floor = RunFolder(path, record)
-        write(path, page(study(floor, _timeline(floor))))
+        write(path, page(study(floor, _timeline(floor, drawn))))
         return
     if record.page is None:
         raise UserError(
@@ -61,10 +62,10 @@ def page(study: Study) -> Page:
     return Page(f"The decode floor of {model} on {device}", sections(study))
 
 
-def _timeline(run: RunFolder[FloorRecord]) -> Steps | None:
+def _timeline(run: RunFolder[FloorRecord], drawn: Mapping[str, Steps | None] | None) -> Steps | None:
     """From the traces, kept as small data beside the figures; from there where the traces are gone."""
     kept = run.path / "figures" / "timeline.json"
-    made = op_by_op.timeline(run)
+    made = op_by_op.timeline(run, drawn)
     if made is not None:
         try:
             kept.parent.mkdir(exist_ok=True)

@@ -11,6 +11,7 @@ import pytest
 from floor_run import Record, copied, section, tables, text_of
 from synthetic_trace import eager, replayed
 
+from profiling.analysis.attribution import attributed
 from profiling.analysis.predict import Costs
 from profiling.measure.tracing import analyse
 from profiling.results.folder import RunFolder
@@ -45,7 +46,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = path / "traces" / f"{name}.pt.trace.json.gz"
         trace.write(file)
         context = record["workload"]["contexts"][0]
-        analysed = analyse(file, context, [STEP_MS[name]] * 4, Costs())
+        analysed = analyse(attributed(file), context, [STEP_MS[name]] * 4, Costs())
         record["variants"][name]["trace"] = msgspec.to_builtins(analysed)
     record["predicted_replay"] = {"parent": "sdpa", "replay": record["variants"]["sdpa"]["trace"]["replay"]}
     (path / "run.json").write_text(json.dumps(record))

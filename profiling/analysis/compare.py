@@ -8,7 +8,6 @@ from dataclasses import asdict, dataclass, field
 import numpy as np
 
 from profiling.analysis.attribution import HOST
-from profiling.analysis.attribution.device import owners
 from profiling.analysis.explain import Explanation
 
 SAME_WORK_SHARE = 0.02
@@ -92,8 +91,7 @@ def _kernels(found: Explanation) -> dict[str, Kernel]:
     judged = found.attribution.judged(found.device)
     work = found.trace.device_events
     work = work[(work["device"] == found.device) & (work["kind"] == "kernel")]
-    owner = owners(work, found.steps)
-    own = work[np.isin(owner, judged)]
+    own = work[np.isin(found.attribution.owner.loc[work.index], judged)]
     lasted = (own["end_ns"] - own["start_ns"]).groupby(own["name"].astype(object)).agg(["size", "mean"])
     columns = (lasted.index.tolist(), lasted["size"].tolist(), lasted["mean"].tolist())
     return {

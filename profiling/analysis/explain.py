@@ -11,7 +11,7 @@ from pathlib import Path
 from profiling.analysis import top
 from profiling.analysis.attribution import Attribution, cautions
 from profiling.analysis.predict import Costs, Prediction, replay
-from profiling.analysis.reading import Reading, explained, main_device, unknown_rows
+from profiling.analysis.reading import Reading, explained, unknown_rows
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.ranks import ranks
@@ -84,7 +84,7 @@ def _explain(
     warnings = [f"{len(names)} ranks are in the file, each read apart: {', '.join(names)}"] if rank else []
     warnings += [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
     warnings += cautions(trace, found, attribution)
-    return Explanation(trace, found, attribution, reading, prediction, main_device(trace), warnings, rank)
+    return Explanation(trace, found, attribution, reading, prediction, trace.main_device, warnings, rank)
 
 
 def _about_the_file(trace: Trace) -> list[str]:

@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution
-from profiling.analysis.attribution.device import owners, owners_of
-from profiling.analysis.reading import main_device
+from profiling.analysis.attribution.device import owners_of
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import covered_ns, union_ns
 
@@ -67,7 +66,7 @@ def replay(
     None where no step can be judged, or the host's thread shows no ops.
     """
     costs = costs or Costs()
-    of = main_device(trace)
+    of = trace.main_device
     if of is None:
         return _tape(trace, steps, attribution, costs)
     judged = attribution.judged(of)
@@ -77,8 +76,7 @@ def replay(
         return None
     step_us = _usual_interval_us(attribution, of)
     work = trace.device_events[trace.device_events["device"] == of]
-    owner = pd.Series(owners(work, steps), work.index)
-    own = work[owner.isin(judged)]
+    own = work[attribution.owner.loc[work.index].isin(judged)]
     if own.empty:
         return None
     if (own["call_kind"] == "graph").any():

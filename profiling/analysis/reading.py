@@ -56,15 +56,6 @@ class Reading:
     headline: str = ""
 
 
-def main_device(trace: Trace) -> str | None:
-    """The device with the most work, None without device events."""
-    work = trace.device_events
-    if work.empty:
-        return None
-    lasted = (work["end_ns"] - work["start_ns"]).groupby(work["device"].astype(object)).sum()
-    return str(lasted.idxmax())
-
-
 def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
     """The attribution with the device's clock moved no further than it must be, and the reading, which is the
     same wherever the file's clock stood, or none.
@@ -75,7 +66,7 @@ def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
     if clocks.low_ns is None:
         return attribution, read(near, steps, attribution)
     low = trace.moved(clocks.low_ns)
-    other = read(low, steps, attribute(low, steps))
+    other = read(low, steps, attribute(low, steps, attribution.owner))
     if clocks.span_ns is not None and clocks.span_ns <= KNOWN_NS:
         return attribution, other
     reading = read(near, steps, attribution)
@@ -88,7 +79,7 @@ def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
 
 def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     """The reading of a trace on its main device, by the clocks as they are."""
-    of = main_device(trace)
+    of = trace.main_device
     problems = integrity(trace, steps, attribution)
     if of is None and trace.cut:
         return Reading("cannot tell", "the file is cut, and what is left of it has no device events")

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from profiling.analysis.attribution import HOST, Attribution, attribute
-from profiling.analysis.reading import main_device
+from profiling.analysis.attribution import HOST, Attribution, attributed
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import Measurement
 from profiling.results.record.pictures import DrawnStep, OpBar, OpRow, Steps
 from profiling.trace import Steps as Marks
-from profiling.trace import Trace, load, steps
+from profiling.trace import Trace
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
 from variants.ladder import BASELINE
@@ -23,19 +22,30 @@ MAX_BARS = 2500  # per row: beyond it the shortest are left out, which are narro
 MAX_DEPTHS = 4  # of nested ops
 
 
-def timeline(run: RunFolder[Measurement]) -> Steps | None:
-    """The median traced step of each rung that is compared; None where no trace is left."""
-    index = _Index()
-    shown = [_traced(name, run.traces / file, index) for name, file in _compared(run)]
-    found = [step for step in shown if step is not None]
-    return Steps(index.kinds, index.names, found) if found else None
+def timeline(run: RunFolder[Measurement], drawn: Mapping[str, Steps | None] | None = None) -> Steps | None:
+    """The median traced step of each rung that is compared; None where no trace is left.
+
+    `drawn`: by rung those that are at hand; the others are read from their traces.
+    """
+    known = drawn or {}
+    each = [
+        known[name] if name in known else median_step(*attributed(run.traces / file), name)
+        for name, file in _compared(run)
+    ]
+    return _on_one_axis([step for step in each if step is not None])
 
 
-def median_step(trace: Trace, found: Marks, attribution: Attribution) -> Steps | None:
-    """The median judged step of one trace under its own name; None without steps."""
+def median_step(trace: Trace, found: Marks, attribution: Attribution, name: str = "") -> Steps | None:
+    """The median judged step of one trace, under its own name or the one given; None without steps."""
     index = _Index()
-    step = _drawn("", trace, found, attribution, index)
+    step = _drawn(name, trace, found, attribution, index)
     return Steps(index.kinds, index.names, [step]) if step else None
+
+
+def _on_one_axis(each: Sequence[Steps]) -> Steps | None:
+    index = _Index()
+    steps = [index.renumbered(step, drawn) for drawn in each for step in drawn.steps]
+    return Steps(index.kinds, index.names, steps) if steps else None
 
 
 def _compared(run: RunFolder[Measurement]) -> list[tuple[str, str]]:
@@ -84,18 +94,25 @@ class _Index:
             for i in kept.tolist()
         ]
 
+    def renumbered(self, step: DrawnStep, of: Steps) -> DrawnStep:
+        """A step whose bars' numbers were those of `of`."""
 
-def _traced(variant: str, path: Path, index: _Index) -> DrawnStep | None:
-    trace = load(path)
-    found = steps(trace)
-    return _drawn(variant, trace, found, attribute(trace, found), index)
+        def bars(row: Sequence[OpBar]) -> list[OpBar]:
+            return [
+                (start, us, self.number(self.kinds, of.kinds[kind]), self.number(self.names, of.names[name]))
+                for start, us, kind, name in row
+            ]
+
+        host = [bars(depth) for depth in step.host]
+        rows = [OpRow(row.label, bars(row.bars)) for row in step.rows]
+        return DrawnStep(step.variant, step.length_us, host, rows)
 
 
 def _drawn(
     name: str, trace: Trace, found: Marks, attribution: Attribution, index: _Index
 ) -> DrawnStep | None:
     """The median judged step, from the earlier to the later end of host and device."""
-    device = main_device(trace)
+    device = trace.main_device
     of = device or HOST
     judged = attribution.judged(of)
     if not judged:

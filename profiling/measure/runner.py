@@ -24,7 +24,7 @@ from profiling.measure.guard import Guard, unfit
 from profiling.measure.peaks import SquareMatmul, peaks
 from profiling.measure.proving import Proving, note
 from profiling.measure.rounds import Visit, in_rounds
-from profiling.measure.tracing import LARGE_TRACE_BYTES, traced
+from profiling.measure.tracing import LARGE_TRACE_BYTES, traced, traced_and_drawn
 from profiling.measure.visits import (
     Generation,
     PlainMatmul,
@@ -49,6 +49,7 @@ from profiling.results.record import (
     ThroughputRecord,
     Workload,
 )
+from profiling.results.record.pictures import Steps as Drawn
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.verdict import UNDECIDED, verdict
 from variants.errors import one_line
@@ -75,6 +76,7 @@ class Runner(Generic[M]):
         ).precision.name
         self.cases: list[Case] = []
         self.kept: list[KeptSteps] = []
+        self.drawn: dict[str, Drawn | None] = {}  # the median step of each trace, for the report
         run.update(
             variants={v.name: described(v) for v in variants},
             entropy=run.record.entropy or secrets.randbits(53),
@@ -225,7 +227,8 @@ class Runner(Generic[M]):
         for number, case in enumerate(cases):
             self.progress("trace", number, len(cases))
             path = self.run.traces / f"{case.name}.pt.trace.json.gz"
-            self._note(case.name, trace=traced(case, path, self.peaks))
+            trace, self.drawn[case.name] = traced_and_drawn(case, path, self.peaks)
+            self._note(case.name, trace=trace)
             if path.stat().st_size > LARGE_TRACE_BYTES:
                 self.run.warn(f"{path.name} is {path.stat().st_size >> 20} MiB: viewers may open it empty")
             self.run.save()

@@ -16,13 +16,13 @@ from pathlib import Path
 import pandas as pd
 from torch.profiler import profile, schedule
 
-from profiling.analysis.attribution import HOST, attribute, integrity
+from profiling.analysis.attribution import HOST, Attributed, attributed, integrity
 from profiling.analysis.predict import Costs, Prediction, replay
-from profiling.analysis.reading import main_device
+from profiling.analysis.timeline import median_step
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
 from profiling.results.record import Counts, Peaks, Phase, Range, Replay, Trace
-from profiling.trace import load, steps
+from profiling.results.record.pictures import Steps
 from variants.backends.one_launch.backend import OneLaunch, Span
 from variants.decoder import Decoder
 
@@ -65,25 +65,38 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
 
 def traced(case: Case, path: Path, peaks: Peaks) -> Trace:
     """Trace a case at its smallest context into `path`; what the record keeps of it."""
+    return _traced(case, path, peaks)[0]
+
+
+def traced_and_drawn(case: Case, path: Path, peaks: Peaks) -> tuple[Trace, Steps | None]:
+    """As `traced`, and the median step as a picture, for which a report had to read the trace once more."""
+    kept, of_file = _traced(case, path, peaks)
+    return kept, median_step(*of_file, case.name)
+
+
+def _traced(case: Case, path: Path, peaks: Peaks) -> tuple[Trace, Attributed]:
     context = case.contexts[0]
     case.load(context)
     profiled_ms, spans = trace_steps(case.decoder, path)
-    return analyse(path, context, profiled_ms, _replay_costs(peaks), _phases(spans))
+    of_file = attributed(path)
+    return analyse(of_file, context, profiled_ms, _replay_costs(peaks), _phases(spans)), of_file
 
 
 def analyse(
-    path: Path, context: int, profiled_ms: list[float], costs: Costs, phases: dict[str, Phase] | None = None
+    of_file: Attributed,
+    context: int,
+    profiled_ms: list[float],
+    costs: Costs,
+    phases: dict[str, Phase] | None = None,
 ) -> Trace:
-    """The trace in `path`, of steps from `context` on that took `profiled_ms`."""
-    trace = load(path)
-    found = steps(trace)
-    attribution = attribute(trace, found)
-    device = main_device(trace)
+    """What a record keeps of a trace of steps from `context` on; `profiled_ms`: under the profiler."""
+    trace, found, attribution = of_file
+    device = trace.main_device
     where = HOST if device is None else device
     parts = attribution.parts[attribution.parts["device"] == where]
     ops = trace.host_ops
     return Trace(
-        file=path.name,
+        file=trace.path.name,
         context=context,
         profiled_ms=profiled_ms,
         steps_parts_us=[

@@ -186,6 +186,14 @@ def by_device(work: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return dict(sorted(groups.items(), key=lambda item: (len(item[0]), item[0])))
 
 
+def main_device_of(work: pd.DataFrame) -> str | None:
+    """The device with the most work, None without device events."""
+    if work.empty:
+        return None
+    lasted = (work["end_ns"] - work["start_ns"]).groupby(work["device"].astype(object)).sum()
+    return str(lasted.idxmax())
+
+
 def union_ns(start: Int, end: Int) -> int:
     """Length covered by intervals that are sorted by start."""
     if not len(start):

@@ -87,6 +87,11 @@ class Trace:
         return devices.host_waits_of(self.calls, self.device_events)
 
     @cached_property
+    def main_device(self) -> str | None:
+        """The device with the most work, None without device events."""
+        return devices.main_device_of(self.device_events)
+
+    @cached_property
     def clocks(self) -> Clocks:
         """What may be added to the device's times in the file."""
         return clocks_of(self.calls, self.device_events)
@@ -98,8 +103,9 @@ class Trace:
         calls, work, bad = self._linked
         times = {key: work[key] + ns for key in ("start_ns", "end_ns")}
         moved = replace(self)
-        # What is cached stays, but for the tables that hold the device's times.
-        moved.__dict__.update(self.__dict__, _linked=(calls, work.assign(**times), bad), clocks=self.clocks)
+        # What does not hang on the device's times is worked out once, here, for both.
+        kept = {"clocks": self.clocks, "host_ops": self.host_ops, "main_device": self.main_device}
+        moved.__dict__.update(self.__dict__, _linked=(calls, work.assign(**times), bad), **kept)
         moved.__dict__.pop("host_waits", None)
         return moved
 

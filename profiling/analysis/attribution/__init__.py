@@ -5,6 +5,8 @@ exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import pandas as pd
@@ -12,11 +14,12 @@ import pandas as pd
 from profiling.analysis.attribution import cpu, device
 from profiling.analysis.attribution.cautions import cautions
 from profiling.analysis.attribution.checks import integrity
-from profiling.trace import Steps, Trace
+from profiling.trace import Steps, Trace, load
+from profiling.trace import steps as steps_of
 from profiling.trace.devices import by_device
 from profiling.trace.names import OP_CATEGORIES
 
-__all__ = ["Attribution", "attribute", "cautions", "integrity"]
+__all__ = ["Attributed", "Attribution", "attribute", "attributed", "cautions", "integrity"]
 HOST = "cpu"
 """The name of the host in the column `device`."""
 
@@ -30,11 +33,13 @@ class Attribution:
     parts sum to it. `counts`: per step `kernels` (its own device events of that kind), `launches`,
     `graph_launches`, `host_ops`, `syncs` (blocking copies too). `waits`: every wait of a device in a step,
     see `device.waits`, with `step` and `device`; `between`: those from its end to the next one's interval.
+    `owner`: the step of each device event by its row label, -1 for none.
     """
 
     parts: pd.DataFrame
     intervals: pd.DataFrame
     counts: pd.DataFrame
+    owner: pd.Series[int]
     waits: pd.DataFrame = field(default_factory=pd.DataFrame)
     between: pd.DataFrame = field(default_factory=pd.DataFrame)
 
@@ -59,21 +64,32 @@ class Attribution:
         return sorted(rows["step"]) or sorted(set(self.parts.loc[self.parts["device"] == of, "step"]))
 
 
-def attribute(trace: Trace, steps: Steps) -> Attribution:
+def attribute(trace: Trace, steps: Steps, owner: pd.Series[int] | None = None) -> Attribution:
     """Divide every step's time. With device events in the trace: per device; without: on the thread of the
-    step marks.
+    step marks. `owner`: as another attribution of this trace, moved, has it.
     """
     work = trace.device_events
-    tables = _on_devices(work, steps) if len(work) else _on_host(trace, steps)
-    parts = tables.pop("parts")
-    return Attribution(parts.assign(us=parts["ns"] / 1000), counts=_counts(trace, steps), **tables)
+    owner = pd.Series(device.owners(work, steps), work.index) if owner is None else owner
+    tables = _on_devices(work, steps, owner) if len(work) else _on_host(trace, steps)
+    parts = tables.pop("parts").assign(us=lambda rows: rows["ns"] / 1000)
+    return Attribution(parts, counts=_counts(trace, steps, owner), owner=owner, **tables)
 
 
-def _on_devices(work: pd.DataFrame, steps: Steps) -> dict[str, pd.DataFrame]:
+Attributed: TypeAlias = tuple[Trace, Steps, Attribution]
+
+
+def attributed(path: Path) -> Attributed:
+    """A trace file with its steps and where their time goes; UserError where nothing can be read."""
+    trace = load(path)
+    found = steps_of(trace)
+    return trace, found, attribute(trace, found)
+
+
+def _on_devices(work: pd.DataFrame, steps: Steps, owner: pd.Series[int]) -> dict[str, pd.DataFrame]:
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in ("parts", "intervals", "waits", "between")}
     step = np.arange(len(steps))
     for name, events in by_device(work).items():
-        begin, end = device.intervals(events, steps).T
+        begin, end = device.intervals(events, steps, owner.loc[events.index].to_numpy()).T
         waits = device.waits(events, begin, end)
         parts = {"part": list(device.PARTS) * len(step), "ns": device.parts_ns(waits, begin, end).ravel()}
         between = device.waits(events, end[:-1], begin[1:])
@@ -101,10 +117,9 @@ def _on_host(trace: Trace, steps: Steps) -> dict[str, pd.DataFrame]:
     }
 
 
-def _counts(trace: Trace, steps: Steps) -> pd.DataFrame:
+def _counts(trace: Trace, steps: Steps, owner: pd.Series[int]) -> pd.DataFrame:
     work, calls = trace.device_events, trace.calls
-    owner = device.owners(work, steps)
-    kernels = owner[(owner >= 0) & (work["kind"] == "kernel").to_numpy()]
+    kernels = owner[(owner >= 0) & (work["kind"] == "kernel")].to_numpy()
     starts = {
         "launches": calls.loc[calls["kind"] == "kernel", "start_ns"],
         "graph_launches": calls.loc[calls["kind"] == "graph", "start_ns"],

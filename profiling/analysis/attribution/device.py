@@ -40,11 +40,12 @@ def owners_of(times: Int, steps: Steps) -> Int:
     return np.where(inside_any(times, steps), step, -1)
 
 
-def intervals(work: pd.DataFrame, steps: Steps) -> Int:
-    """Per step start and end [n, 2] in ns on one device; `work`: that device's events by start."""
+def intervals(work: pd.DataFrame, steps: Steps, owner: Int) -> Int:
+    """Per step start and end [n, 2] in ns on one device; `work`: that device's events by start, and the step
+    that each belongs to.
+    """
     start, end = work["start_ns"].to_numpy(), work["end_ns"].to_numpy()
     called = work["call_start_ns"].to_numpy()
-    owner = owners(work, steps)
     by_owner = np.argsort(owner, kind="stable")
     bounds = np.searchsorted(owner[by_owner], np.arange(len(steps) + 1))
     by_call = np.argsort(called, kind="stable")
