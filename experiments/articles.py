@@ -8,8 +8,8 @@ why. Figures that no run measured stand in it too, as not measured.
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
+import math
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from experiments.shared import cli
+from experiments.shared.parts import Part, run_part
 from experiments.shared.published import PUBLISHED
 from profiling.results.record import ArticlesRecord, Claim, ExperimentResult, Model, Record
 from variants.errors import UserError
@@ -102,16 +103,15 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
             part for flag, value in given.items() if value is not None for part in (f"--{flag}", str(value))
         ]
         flags += [] if arguments.full else ["--quick"]
-    command = [sys.executable, "-m", f"experiments.{name}", *flags]
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    if finished.returncode:
-        lines = finished.stderr.strip().splitlines() or [f"exit code {finished.returncode}"]
-        return Done(name, failure=lines[-1].removeprefix("error: "))
+    command = (sys.executable, "-m", f"experiments.{name}", *flags)
+    out.mkdir(exist_ok=True)
+    result = run_part(Part(name, command, math.inf), Path.cwd(), None, out / f"{name}.log", os.environ)
+    if result.status != "passed":
+        return Done(name, failure=result.reason)
     from profiling.results.folder import RunFolder
 
-    found = json.loads(finished.stdout.splitlines()[-1])
-    record = RunFolder.load(Path(found["run"]), Record).record
-    return Done(name, record.claims, record.page, found["verdict"])
+    record = RunFolder.load(Path(result.found["run"]), Record).record
+    return Done(name, record.claims, record.page, result.found["verdict"])
 
 
 def merged(done: Iterable[Done]) -> list[Claim]:

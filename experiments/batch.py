@@ -29,7 +29,7 @@ from experiments.shared.published import Check
 from profiling.results.record import BatchRecord, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
-from profiling.results.roofline import Roofline, takeover
+from profiling.results.throughput import Roofline, takeover
 from reports.numbers import interval, number
 from variants.config import GPTConfig
 from variants.errors import UserError
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     workload = replace(workload, contexts=tuple(sorted({context, max(context, *prompts)})))
 
     def measure(runner: Runner[BatchRecord]) -> None:
-        from profiling.measure.batches import add_batches
+        from profiling.measure.proving import add_batches
 
         runner.time_prefills(prompts, workload.rounds)
         (case, *_) = runner.cases

@@ -17,10 +17,10 @@ from typing import Any
 
 from experiments.shared.cli import console, names, plain_parser, print_json, run
 from profiling.forecast import hosts, table
-from profiling.forecast.anchor import anchored
 from profiling.forecast.constants import fitted
 from profiling.forecast.devices import DEVICES, Device, find
 from profiling.forecast.engines import ENGINES, OURS, Engine, Mode
+from profiling.forecast.fit import anchored
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.scope import why_not
 from profiling.forecast.step import Prediction, Setup, host_us, predict

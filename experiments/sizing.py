@@ -14,20 +14,18 @@ import argparse
 import math
 import shlex
 from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
 
 from msgspec.structs import asdict as fields
 
 from experiments.shared.cli import integers, plain_parser, run
 from experiments.shared.reproduced import sizing_checks
-from profiling.results.record import FittingPlan, Model, SizedModel, Sizing, SizingRecord
+from profiling.results.record import FittingPlan, Model, ModelShape, Sizing, SizingRecord, replaced
 from profiling.results.record.page import Block, Bullets
-from profiling.sizing.capacity import GIB, Plan, doubling, plan
+from profiling.sizing.capacity import GIB, doubling, plan
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
-    ModelShape,
     kv_bytes,
     kv_token_bytes,
     longest_context,
@@ -102,7 +100,7 @@ def shape_for(arguments: argparse.Namespace) -> ModelShape:
     if arguments.weights_gib is not None:
         if not 0 < arguments.weights_gib < math.inf:
             raise UserError(f"--weights-gib must be positive, got {arguments.weights_gib:g}")
-        shape = replace(shape, weights_bytes=int(arguments.weights_gib * GIB))
+        shape = replaced(shape, weights_bytes=int(arguments.weights_gib * GIB))
     return shape
 
 
@@ -155,13 +153,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
     overtaken = {batch: overtakes(shape, kv, batch) for batch in batches}
     sizing = Sizing(
-        model=SizedModel(**asdict(shape)),
+        model=shape,
         kv_dtype=kv_name,
         kv_bytes_per_token=kv_token_bytes(shape, kv),
         cache_bytes={n: {b: kv_bytes(shape, n, kv, b) for b in batches} for n in contexts},
         overtakes_weights_at_tokens=overtaken,
         doubling=doubling(shape, kv, contexts[0]),
-        plan={n: FittingPlan(**asdict(fits)) for n, fits in plans.items()},
+        plan=plans,
         vllm=command,
     )
     folder = RunFolder.create(arguments.out, SizingRecord, "any")
@@ -179,7 +177,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     return publish(arguments, folder, page, **fields(sizing), claims=folder.record.claims, verdict=verdict)
 
 
-def _command(shape: ModelShape, kv_name: str, plans: dict[int, Plan], utilisation: float) -> str | None:
+def _command(
+    shape: ModelShape, kv_name: str, plans: dict[int, FittingPlan], utilisation: float
+) -> str | None:
     """The flags for the largest context that the model allows and of which a request fits."""
     limit = shape.max_context or math.inf
     fitting = [n for n, fits in plans.items() if fits.requests and n <= limit]

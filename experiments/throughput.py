@@ -23,10 +23,10 @@ from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_o
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost import work
-from profiling.results.generations import Loops
 from profiling.results.record import ThroughputRecord, WatchedLoop, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
+from profiling.results.throughput import Loops
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from experiments.shared.cli import console, plain_parser, print_json, run
 from profiling.forecast import table
-from profiling.forecast.anchor import anchored
 from profiling.forecast.constants import Constant, Values
 from profiling.forecast.engines import Mode
-from profiling.forecast.fit import WITHIN, Held, after_an_anchor, cross_validate, fit, measured
+from profiling.forecast.fit import WITHIN, Held, after_an_anchor, anchored, cross_validate, fit, measured
 from profiling.forecast.step import Limit
 from profiling.results.folder import write_atomically
 from profiling.results.record.page import Block, Page, Section, Sentence, Table

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from experiments.shared.map import ROOMS, arrows, drawn, files_of, imported, room_of
+from experiments.shared.map import ROOMS, arrows, drawn, files_of, imported, importers, room_of
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(p.stem for p in (ROOT / "experiments").glob("[a-z]*.py"))
+
+MAX_FILE, MAX_FUNCTION, MAX_SINGLE_SHARE = 300, 45, 0.22  # lines, and of all modules (the goal: a fifth)
 
 NEEDS_TORCH = ("profiling.gate", "profiling.measure", "profiling.peers")
 
@@ -48,6 +51,25 @@ def test_variants_is_built_from_the_ground_up() -> None:
 
 def test_the_picture_of_the_rooms_is_todays() -> None:
     assert drawn() in (ROOT / "CONTRIBUTING.md").read_text("utf-8"), "python -m experiments.shared.map"
+
+
+def test_files_and_functions_are_small() -> None:
+    """A file holds one subject, and a function fits a screen; only a kernel is as long as its step."""
+    for file in (file for room in ROOMS for file in files_of(room)):
+        text = file.read_text(encoding="utf-8")
+        assert text.count("\n") <= MAX_FILE, file
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.FunctionDef) and "triton.jit" not in map(
+                ast.unparse, node.decorator_list
+            ):
+                assert (node.end_lineno or 0) - node.lineno < MAX_FUNCTION, f"{file}: {node.name}"
+
+
+def test_most_modules_serve_more_than_one_other() -> None:
+    """What serves one other is a part of it, unless there is a reason; the map lists them."""
+    by = importers()
+    single = [name for name, others in by.items() if len(others) == 1]
+    assert len(single) < MAX_SINGLE_SHARE * len(by), single
 
 
 def without_torch(code: str) -> None:

@@ -15,15 +15,15 @@ from records import PEAKS, entry, setting
 
 from experiments import articles, batch, context, memory, throughput
 from experiments.shared import claims, cli
+from experiments.shared.parts import Part, Result
 from experiments.shared.published import PUBLISHED, Check
 from profiling.cost import work
 from profiling.cost.work import kv_bytes_per_token
-from profiling.measure.batches import add_batches
 from profiling.measure.footprint import cache_bytes, mask_bytes
+from profiling.measure.proving import add_batches
 from profiling.measure.runner import Runner
-from profiling.results import roofline
+from profiling.results import throughput as achieved
 from profiling.results.folder import RunFolder
-from profiling.results.generations import Loops
 from profiling.results.record import (
     Batch,
     BatchRecord,
@@ -34,6 +34,7 @@ from profiling.results.record import (
     Workload,
 )
 from profiling.results.record.page import Table
+from profiling.results.throughput import Loops
 from reports import build as report
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -167,14 +168,14 @@ def test_the_tensors_hold_what_the_formula_says(model: GPT, name: str, rows: int
 def test_the_articles_leave_each_experiment_its_own_model_and_precision(monkeypatch, tmp_path: Path) -> None:
     commands = []
 
-    def fails(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
-        commands.append(command)
-        return subprocess.CompletedProcess(command, 2, "", "error: not run here")
+    def fails(part: Part, *_: object) -> Result:
+        commands.append(part.command)
+        return Result(part.name, "failed", 0.0, "not run here")
 
-    monkeypatch.setattr(subprocess, "run", fails)
+    monkeypatch.setattr(articles, "run_part", fails)
     assert articles.main(["--only", "purity", "--quiet", "--out", str(tmp_path)]) == 1
     assert articles.main(["--only", "purity", "--model", "gpt2", "--quiet", "--out", str(tmp_path)]) == 1
-    own, given = [command for command in commands if "experiments.purity" in command]
+    own, given = commands
     assert "--model" not in own and "--precision" not in own
     assert given[given.index("--model") + 1] == "gpt2"
 
@@ -206,15 +207,15 @@ def test_every_batch_is_proven_and_predicted(ran: dict[str, RunFolder]) -> None:
 def test_a_batch_beyond_memory_is_left_out_with_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from profiling.measure import batches
+    from profiling.measure import proving
 
     run = RunFolder.create(tmp_path, BatchRecord, "cpu")
     workload = Workload(contexts=(6,), gate_steps=2, brief_gate=True, prompt=1)
     runner = Runner(run, workload, random_model(PRESETS["tiny"]), [ladder()["sdpa"]])
     run.update(peaks=PEAKS)
     runner.prove()
-    permitted = batches.needed_bytes(runner, 2, 64)
-    monkeypatch.setattr(batches, "free_bytes", lambda device: permitted)
+    permitted = proving.needed_bytes(runner, 2, 64)
+    monkeypatch.setattr(proving, "free_bytes", lambda device: permitted)
     add_batches(runner, runner.cases[0], [2, 3], 6, 64)
     assert runner.record.batches[2].status == "proven"
     assert runner.record.batches[3] == Batch(status="left out", reason="memory does not permit it")
@@ -223,11 +224,11 @@ def test_a_batch_beyond_memory_is_left_out_with_the_reason(
 
 def test_compute_takes_over_where_both_times_are_equal() -> None:
     config, n, read, flops = PRESETS["gpt2"], 100, 30e9, 100e9
-    at = roofline.takeover(config, n, 4, read, flops)
+    at = achieved.takeover(config, n, 4, read, flops)
     assert at is not None
     memory_s = (work.weights_read_bytes(config, 4) + at * n * kv_bytes_per_token(config, 4)) / read
     assert memory_s == pytest.approx(at * 2 * work.step_macs(config, n) / flops)
-    assert roofline.takeover(config, 1000, 4, 1e9, 1e15) is None  # the cache alone takes longer
+    assert achieved.takeover(config, 1000, 4, 1e9, 1e15) is None  # the cache alone takes longer
 
 
 @pytest.mark.parametrize(

@@ -18,11 +18,10 @@ from experiments import predict as command
 from experiments import validate
 from profiling.cost import work
 from profiling.forecast import engines, hosts, table
-from profiling.forecast.anchor import anchored
 from profiling.forecast.constants import Constant, fitted, priors
 from profiling.forecast.devices import DEVICES, Host, find
 from profiling.forecast.engines import ENGINES, Engine, Family, Mode
-from profiling.forecast.fit import after_an_anchor, cross_validate, fit, measured
+from profiling.forecast.fit import after_an_anchor, anchored, cross_validate, fit, measured
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.step import Limit, Setup, predict, step
 from profiling.sizing.read_shape import read_shape

@@ -11,19 +11,22 @@ from pathlib import Path
 import pytest
 import torch
 
+from experiments import floor
 from profiling.gate import Gate
 from profiling.measure.expect import floor_bytes
 from tests.conftest import CONFIGS
+from variants import ladder as rungs_of
 from variants.config import DTYPE_BYTES
 from variants.decoder import Decoder
-from variants.ladder import ladder
+from variants.ladder import ladder, select
 from variants.model import GPT, random_model
 from variants.option import Option, declared
 from variants.slots import attention, kv
 from variants.slots.cache import STATIC
 from variants.slots.kv import KV_BFLOAT16, KvOption
+from variants.slots.mask import COMPUTED
 from variants.slots.precision import PrecisionOption
-from variants.spec import SLOTS, option_named
+from variants.spec import SLOTS, Variant, option_named
 
 ROOT = Path(__file__).parent.parent
 RECIPE = re.search(
@@ -89,3 +92,18 @@ def test_the_recipe_of_the_docs_adds_a_whole_option(monkeypatch: pytest.MonkeyPa
     assert sizes[0] == sizes[1] and KV_BFLOAT16.element_bytes(tiny.config, 4) == 2
     with pytest.raises(ValueError, match="written for cache 'static'"):
         ladder()["paged"].then("odd", "nothing", kv=option)
+
+
+def test_a_rung_is_one_line_of_the_ladder(monkeypatch: pytest.MonkeyPatch, tiny: GPT) -> None:
+    """Listed, chosen with what it is compared with, and proven; without another file that knows of it."""
+    plain = rungs_of._on_modules
+
+    def with_one_more(sdpa: Variant) -> list[Variant]:
+        return [*plain(sdpa), sdpa.then("my-rung", "the stored mask table", mask=COMPUTED)]
+
+    monkeypatch.setattr(rungs_of, "_on_modules", with_one_more)
+    chosen, added = select(["my-rung"], ladder())
+    (mine,) = (variant for variant in chosen if variant.name not in added)
+    assert mine.difference == ("mask", "shared bool", "computed") and "sdpa" in added
+    assert ("my-rung", "sdpa") in [tuple(row[:2]) for row in floor._list(ladder(), "cpu").rows]
+    assert Gate(tiny, "float32", steps=8, forced=14).check(Decoder.of(mine, tiny)).status == "pass"

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments import paging
-from profiling.measure.paging import prefixes
-from profiling.sizing.serving import Blocks, Request, Slabs, lengths, serve
+from profiling.measure.paging import Blocks, Request, Slabs, lengths, prefixes, serve
 from variants.errors import UserError
 
 LIMIT = 64

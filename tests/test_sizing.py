@@ -18,11 +18,11 @@ from experiments import sizing
 from experiments.shared.cli import run
 from experiments.shared.published import PUBLISHED, Check
 from experiments.shared.reproduced import sizing_checks
+from profiling.results.record import ModelShape
 from profiling.sizing.capacity import BLOCK_TOKENS, GIB, doubling, plan
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
-    ModelShape,
     attention_pairs,
     kv_bytes,
     kv_token_bytes,

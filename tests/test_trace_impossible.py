@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from profiling.analysis.explain import explain
 from profiling.trace import load
-from profiling.trace.impossible import EARLY, LENGTH, ORDER, ZERO
+from profiling.trace.clocks import EARLY, LENGTH, ORDER, ZERO
 from tests.synthetic_trace import Synthetic, eager, replayed
 
 

@@ -11,13 +11,13 @@ import pytest
 
 from experiments import explain, floor
 from profiling.analysis.attribution import device
-from profiling.trace import devices, file, hostops
+from profiling.trace import devices, file
 from tests.synthetic_trace import Synthetic, eager, on_host
 
 ONCE = [
     (file, "open_source"),
     (devices, "calls_of"),
-    (hostops, "host_ops_of"),
+    (file, "host_ops_of"),
     (devices, "main_device_of"),
     (device, "owners"),
 ]

@@ -71,6 +71,7 @@ class GPTConfig:
 
     @property
     def head_dim(self) -> int:
+        """Width D of one head of queries, keys or values."""
         return self.head_width or self.n_embd // self.n_head
 
     @property

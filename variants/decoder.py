@@ -105,6 +105,7 @@ class Decoder:
 
     @property
     def cache(self) -> Cache:
+        """The trunk's cache, which step and prefill share."""
         return self.modules.cache
 
     # -- the interface that the gate proves and the runner times ------------------------------

@@ -95,6 +95,7 @@ class Model(nn.Module):
 
     @property
     def device(self) -> torch.device:
+        """Where the weights are, and every pass runs."""
         return self.like.device
 
 

@@ -19,10 +19,10 @@ from torch import Tensor
 
 from variants.config import GPTConfig
 from variants.errors import UserError
+from variants.families import Names, Piece
 from variants.hf_config import HfConfig, gpt_config, read_json
 from variants.model import GPT, empty_model
 from variants.rope import rope_table
-from variants.tensor_names import Names, Piece
 
 
 def load_model(

@@ -2,7 +2,8 @@
 
     python -m experiments.shared.map
 
-Prints a Mermaid graph and a sentence per room, as they stand in CONTRIBUTING.md. Tests hold the order.
+Prints a Mermaid graph and a sentence per room, as they stand in CONTRIBUTING.md, and which modules serve one
+other only. Tests hold the order and the share.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ ROOMS = {
     "profiling.cost": "what a step must compute and read, counted before anything is timed",
     "profiling.results": "the record of a run and every number that is derived from it",
     "profiling.gate": "the proof that a variant computes the reference function, and the faults that test it",
-    "profiling.sizing": "models as shapes: families, cache bytes, what fits, a queue of requests",
+    "profiling.sizing": "models as shapes: families, cache bytes, what fits",
     "profiling.forecast": "a step on a device that is not here: devices, engines, constants with sources",
     "profiling.analysis": "what a trace says: parts of a step, readings, predictions",
-    "profiling.measure": "the one runner: cases, rounds, clock, measured peaks, traces",
+    "profiling.measure": "the one runner: cases, rounds, clock, measured peaks, traces, a queue of requests",
     "profiling.peers": "other engines at the same work",
     "reports": "pages of a record, without torch: sections, tables, figures and their printers",
     "experiments.shared": "what several experiments need: flags, models, progress, published figures",
@@ -46,7 +47,12 @@ def room_of(module: str) -> str | None:
 def files_of(room: str) -> list[Path]:
     """The Python files of a room, without those of the rooms inside it."""
     files = sorted((ROOT / room.replace(".", "/")).rglob("*.py"))
-    return [file for file in files if room_of(".".join(file.relative_to(ROOT).with_suffix("").parts)) == room]
+    return [file for file in files if room_of(module_of(file)) == room]
+
+
+def module_of(file: Path) -> str:
+    """The name by which a file of this repository is imported."""
+    return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
 def imported(file: Path) -> set[str]:
@@ -60,6 +66,18 @@ def imported(file: Path) -> set[str]:
         for alias in node.names
     }
     return plain | named
+
+
+def importers() -> dict[str, set[str]]:
+    """Per module that is no package the modules that import it, inside functions too."""
+    modules = {module_of(file): file for room in ROOMS for file in files_of(room)}
+    by: dict[str, set[str]] = {name: set() for name, file in modules.items() if file.stem != "__init__"}
+    for name, file in modules.items():
+        for known in imported(file):
+            module = known if known in modules else known.rpartition(".")[0]
+            if module in by and module != name:
+                by[module].add(name)
+    return by
 
 
 def arrows() -> dict[str, set[str]]:
@@ -87,7 +105,12 @@ def drawn() -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
+    served = importers()
+    single = sorted((*by, name) for name, by in served.items() if len(by) == 1)
     print(drawn())
+    print(f"\n{len(single)} of {len(served)} modules serve one other only:")
+    for by, name in single:
+        print(f"- {by}: {name}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Parts of a long check, each a process of its own: one that dies, hangs or babbles costs that part alone.
+"""Parts of a long command, each a process of its own: one that dies, hangs or babbles costs that part alone.
 
 A part that runs out of time is interrupted as by Ctrl-C, so that what it has measured is stored; what a part
 left in its run folder counts, however it ended.
@@ -11,7 +11,7 @@ import signal
 import subprocess
 import tarfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -71,8 +71,10 @@ def run_all(
     return results
 
 
-def run_part(part: Part, root: Path, limit_s: float, log: Path, environment: dict[str, str]) -> Result:
-    """Run one part; never raises for what the part does."""
+def run_part(
+    part: Part, root: Path, limit_s: float | None, log: Path, environment: Mapping[str, str]
+) -> Result:
+    """Run one part, without a limit where that is None; never raises for what the part does."""
     start = time.monotonic()
     try:
         process = subprocess.Popen(

@@ -7,7 +7,6 @@ experiments `work` and `sizing` print them, the tests hold them.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from experiments.shared.published import PUBLISHED, Check
 from profiling.cost.work import (
@@ -22,6 +21,7 @@ from profiling.cost.work import (
     step_macs,
     weights_stored_bytes,
 )
+from profiling.results.record import replaced
 from profiling.sizing.capacity import GIB, doubling
 from profiling.sizing.model_shape import KV_FORMATS, kv_bytes, kv_token_bytes
 from profiling.sizing.read_shape import read_shape
@@ -143,7 +143,7 @@ def _llama_bytes() -> Iterator[Check]:
 def _heads() -> Iterator[Check]:
     full = read_shape("llama-2-7b")
     for kv_heads in (32, 8, 1):
-        shape = replace(full, n_kv_head=kv_heads)
+        shape = replaced(full, n_kv_head=kv_heads)
         yield Check(f"heads.4k.{kv_heads}", f"{kv_bytes(shape, 4096, FP16, batch=32) / GIB:.1f}GiB")
         yield Check(f"heads.32k.{kv_heads}", f"{kv_bytes(shape, 32768, FP16, batch=32) / GIB:.1f}GiB")
         yield Check(f"heads.token.{kv_heads}", f"{kv_token_bytes(shape, FP16):,}")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
+from profiling.results.record import FittingPlan, ModelShape, replaced
 from profiling.results.record.page import Code, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Curves, level
-from profiling.sizing.capacity import GIB, Plan, doubling
-from profiling.sizing.model_shape import KV_FORMATS, KvFormat, ModelShape, kv_bytes, kv_token_bytes
+from profiling.sizing.capacity import GIB, doubling
+from profiling.sizing.model_shape import KV_FORMATS, KvFormat, kv_bytes, kv_token_bytes
 
 
 def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
@@ -68,7 +68,7 @@ def heads_table(shape: ModelShape, kv: KvFormat, context: int, batch: int) -> Ta
         names.setdefault(8, "grouped")
     names[shape.n_kv_head] = f"{names.get(shape.n_kv_head, 'grouped')} (this model)"
     for heads, name in sorted(names.items(), reverse=True):
-        other = replace(shape, n_kv_head=heads)
+        other = replaced(shape, n_kv_head=heads)
         size = kv_bytes(other, context, kv, batch)
         cells = (f"{kv_token_bytes(other, kv):,}", f"{size / GIB:.2f}", f"{shape.n_head / heads:g}x")
         rows.append((name, str(heads), *cells))
@@ -100,7 +100,7 @@ def sizes_figure(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batch
 
 
 def plan_section(
-    shape: ModelShape, plans: dict[int, Plan], memory: tuple[float, float, float], command: str | None
+    shape: ModelShape, plans: dict[int, FittingPlan], memory: tuple[float, float, float], command: str | None
 ) -> Section:
     """How many tokens and requests fit. `memory`: device GiB, usable share, GiB for other things."""
     device_gib, utilisation, other_gib = memory

@@ -6,6 +6,7 @@ apart and named. The device's clock is read where it can stand: a verdict that i
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -13,7 +14,6 @@ import pandas as pd
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
 from profiling.analysis.attribution.causes import CAUSES, causes
 from profiling.analysis.attribution.device import busy_split_ns
-from profiling.analysis.kinds import kinds, odd
 from profiling.trace import Steps, Trace
 
 MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
@@ -39,6 +39,15 @@ AT_STAKE = {
     "host": "the device waits for what the host does outside launches for",
 }
 NO_VERDICT = ("cannot tell", "too small to judge", "no device events")
+_PREFILLS = re.compile(r"context_(\d+)|_new_(\d+)|(\d+) ctx")
+_DECODES = re.compile(r"generation_(\d+)|cached_(\d+)|(\d+) gen")
+"""Requests of each phase in the names of vLLM's, SGLang's and TensorRT-LLM's steps."""
+_PREFILL_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:prefill|extend|context)(?:[^a-z]|$)")
+_DECODE_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:decode|generat\w+|token)(?:[^a-z]|$)")
+_BATCH = re.compile(r"bs=(\d+)")
+ODD_FACTOR = 2
+"""A step this many times as long as the usual one, or as short, is read apart."""
+MIN_OF_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -204,3 +213,40 @@ def _replays(trace: Trace) -> str:
     kinds_of_call = trace.device_events["call_kind"]
     graphs = int((kinds_of_call == "graph").sum())
     return f"; {graphs} of {len(kinds_of_call)} device events come from replayed graphs" if graphs else ""
+
+
+def phase(name: str) -> str:
+    """ "prefill", "decode", both, or "" where a step's name does not say."""
+    prefill, decode = _requests(_PREFILLS, name), _requests(_DECODES, name)
+    if prefill is None and decode is None:
+        found = (_PREFILL_WORD.search(name) is not None, _DECODE_WORD.search(name) is not None)
+    else:
+        found = (bool(prefill), bool(decode))
+    return " and ".join(word for word, there in zip(("prefill", "decode"), found, strict=True) if there)
+
+
+def _requests(pattern: re.Pattern[str], name: str) -> int | None:
+    found = pattern.search(name)
+    return next(int(n) for n in found.groups() if n is not None) if found else None
+
+
+def kinds(names: pd.Series[str]) -> pd.Series[str]:
+    """Per step what it is read with: its phase, and its batch size where each has enough steps."""
+    phases = names.map(phase)
+    batch = names.map(lambda name: _batch(name) or 0)
+    counts = batch.groupby([phases, batch]).transform("size")
+    split = counts.groupby(phases).transform("min") >= MIN_OF_BATCH
+    several = batch.groupby(phases).transform("nunique") > 1
+    sized = phases + " of " + batch.astype(str)
+    return phases.where(~(split & several & (batch > 0)), sized)
+
+
+def _batch(name: str) -> int | None:
+    found = _BATCH.search(name)
+    return int(found[1]) if found else _requests(_DECODES, name)
+
+
+def odd(length_ns: pd.Series[int]) -> pd.Series[bool]:
+    """Per step of one kind whether its length is out of proportion to the (lower) median."""
+    usual = float(length_ns.quantile(0.5, interpolation="lower"))
+    return (length_ns > ODD_FACTOR * usual) | (ODD_FACTOR * length_ns < usual)

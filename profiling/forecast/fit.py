@@ -4,7 +4,8 @@ rows?
 A fit moves the constants from what their sources say (`prior`, as likely off as their spread says) towards
 the published steps. Rows of one source, model and mode count together as one measurement each, whatever their
 number: a page with a hundred rows is one machine. A cross-validation fits without a device (or a model) and
-predicts its rows.
+predicts its rows. One measured step of a machine, an anchor, says what that machine is like; the other modes
+follow from it.
 """
 
 from __future__ import annotations
@@ -14,18 +15,20 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from profiling.forecast.anchor import anchored
 from profiling.forecast.constants import Constant, Values, priors
 from profiling.forecast.engines import Mode
 from profiling.forecast.job import Job
-from profiling.forecast.step import Prediction, Setup, predict, step
+from profiling.forecast.step import Limit, Prediction, Setup, predict, step
 from profiling.forecast.table import OutOfRange, Row, job_of, setup_of
+from variants.errors import UserError
 
 # of a measured step around the model, one standard deviation; an eager one is as fast as its host, and hosts
 # differ
 SCATTER, HOST_SCATTER = math.log(1.1), math.log(1.3)
 NINE_OF_TEN = 1.645  # standard deviations
 WITHIN = 0.15
+MAX_SCALE = 2.5  # times the model's device time: beyond, it is another step than the one described
+MAX_HOST_US = 200  # per launch: ten times the slowest machine that is known here
 
 
 @dataclass(frozen=True)
@@ -147,3 +150,27 @@ def after_an_anchor(rows: Sequence[Measured]) -> list[Held]:
             known = replace(row.setup, host_us=machine.host_us, scale=machine.scale)
             held.append(Held(row, predict(row.job, known, without)))
     return held
+
+
+def anchored(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:
+    """`setup` as the measured step shows it: its host's time per launch where the host set that step,
+    otherwise how much longer than modelled the device takes. Raises UserError for a step that this cannot
+    be."""
+    parts = step(job, replace(setup, host_us=1.0), values)
+    # launches from C++ are seldom what a step waits for
+    launched_by_host = setup.mode is Mode.EAGER or step(job, setup, values).sets_it is Limit.HOST
+    if launched_by_host and step_ms > parts.device:
+        host_us = (step_ms - parts.between) / parts.host
+        if host_us > MAX_HOST_US:
+            raise UserError(
+                f"an anchor of {step_ms:g} ms would be {host_us:,.0f} us of host time per launch, "
+                f"more than {MAX_HOST_US}: another model or mode was measured"
+            )
+        return replace(setup, host_us=host_us)
+    scale = step_ms / parts.device
+    if not 1 / MAX_SCALE <= scale <= MAX_SCALE:
+        raise UserError(
+            f"an anchor of {step_ms:g} ms is {scale:.2g} times what the device alone should take "
+            f"({parts.device:.3g} ms): another model, device, precision or mode was measured"
+        )
+    return replace(setup, scale=scale)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiling.forecast.engines import Family
-from profiling.sizing.model_shape import KV_FORMATS, ModelShape, kv_bytes
+from profiling.results.record import ModelShape
+from profiling.sizing.model_shape import KV_FORMATS, kv_bytes
 from variants.errors import UserError
 
 NATIVE_BITS = {"fp32": 32, "float32": 32, "bf16": 16, "bfloat16": 16, "fp16": 16, "float16": 16}

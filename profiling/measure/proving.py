@@ -1,21 +1,29 @@
-"""Builds variants of one model and proves them: what is not proven is never timed."""
+"""Builds variants of a model and proves them, at other batch sizes too: what is not proven is never timed."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import MutableMapping
-from dataclasses import dataclass
+from collections.abc import MutableMapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
+from profiling.cost.work import kv_bytes_per_token
 from profiling.gate import Gate
-from profiling.measure.cases import Inputs
+from profiling.measure.cases import Case, Inputs
 from profiling.measure.expect import floor_bytes, predict, step_ops
+from profiling.measure.footprint import free_bytes
 from profiling.measure.memory import decoder_bytes
-from profiling.results.record import CompiledStep, Entry, Peaks, Workload, replaced
+from profiling.results.record import Batch, BatchRecord, CompiledStep, Entry, Peaks, Workload, replaced
 from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.spec import Variant
 
+if TYPE_CHECKING:
+    from profiling.measure.runner import Runner
+
 Entries = MutableMapping[str, Entry]
+ROW_STEPS = 2  # greedy and forced tokens each: the variant itself is proven already, only the rows are new
+PROVEN_TOKENS = 2 * (10 + ROW_STEPS)  # of a row, whose float64 logits the proof holds
 
 
 def note(entries: Entries, name: str, **found: object) -> None:
@@ -79,3 +87,55 @@ class Proving:
             memory=decoder_bytes(decoder),
             slots={n: decoder.bucket(n) for n in contexts},
         )
+
+
+def add_batches(
+    runner: Runner[BatchRecord], case: Case, batches: Sequence[int], context: int, capacity: int
+) -> None:
+    """Cases like `case`, at one context, for each batch that memory permits.
+
+    Keeps per batch in the record's `batches`: proof, prediction, bytes of the cache; or why it is left out.
+    """
+    record, model = runner.record.batches, runner.model
+    for number, batch in enumerate(batches):
+        runner.progress("prove batches", number, len(batches))
+        if needed_bytes(runner, batch, capacity) > free_bytes(model.device):
+            record[batch] = Batch(status="left out", reason="memory does not permit it")
+            continue
+        decoder, proof = case.decoder, None
+        if batch != decoder.batch:
+            decoder = Decoder.of(decoder.variant, model, batch=batch, capacity=capacity)
+            decoder.warm_up()
+            proof = _gate(runner, batch, capacity).check_briefly(decoder)
+            if proof.status == "fail":
+                record[batch] = Batch(status="fail", reason=proof.reason, gate=proof)
+                continue
+            rows = case.inputs.rows(batch)
+            runner.cases.append(replace(case, decoder=decoder, inputs=rows, contexts=(context,)))
+        record[batch] = Batch(
+            status="proven",
+            gate=proof,
+            prediction=predict(decoder, context, runner.peaks),
+            cache_bytes=batch * capacity * kv_bytes_per_token(model.config, model.dtype.itemsize),
+        )
+    runner.run.save()
+
+
+def needed_bytes(runner: Runner[BatchRecord], batch: int, capacity: int) -> int:
+    """Caches of the decoder, of plain eager and of the float64 oracle, and the logits of the proof."""
+    config = runner.model.config
+    cache = capacity * kv_bytes_per_token(config, 2 * runner.model.dtype.itemsize + 8)
+    return batch * (cache + PROVEN_TOKENS * config.vocab_size * 8 * 2)
+
+
+def _gate(runner: Runner[BatchRecord], batch: int, capacity: int) -> Gate:
+    return Gate(
+        runner.model,
+        runner.precision,
+        batch=batch,
+        capacity=capacity,
+        steps=ROW_STEPS,
+        forced=ROW_STEPS,
+        seed=runner.workload.seed,
+        brief=True,
+    )

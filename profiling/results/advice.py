@@ -24,6 +24,7 @@ class Advice:
 
     @property
     def most_ms(self) -> float:
+        """The gain in ms by which advice is ordered: the middle of what was measured, else its bound."""
         return self.gain_ms.mid if isinstance(self.gain_ms, Interval) else self.gain_ms
 
 

@@ -45,6 +45,7 @@ class Effect:
 
     @property
     def share(self) -> float | None:
+        """What it removed of the parent's excess, 0 to 1; None where that is unknown or noise."""
         if self.removed is None or self.excess is None or self.excess.low <= 0:
             return None
         return self.removed.mid / self.excess.mid if self.found in ("faster", "slower") else None
@@ -63,12 +64,14 @@ class Expectation:
 
     @property
     def moved(self) -> bool | None:
+        """Whether the quantity changed by more than the noise; None where either is unknown."""
         if self.ratio is None or self.noise is None:
             return None
         return not self.ratio.contains(1.0) and abs(self.ratio.mid - 1) > self.noise
 
     @property
     def outcome(self) -> str:
+        """One of "as expected", "against expectation", "not seen" (it should have moved) and "unknown"."""
         if self.moved is None or self.ratio is None:
             return "unknown"
         if self.moved == self.matters and (not self.moved or self.ratio.mid < 1):

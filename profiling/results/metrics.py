@@ -113,10 +113,12 @@ class Measured:
     # -- intervals ----------------------------------------------------------------------------
 
     def ratio(self, first: pd.Series, second: pd.Series) -> Interval | None:
+        """`first` over `second` within the rounds that both have, 95 %; None with fewer than two."""
         first, second = first.align(second, join="inner")
         return ratio_interval(list(first), list(second)) if len(first) > 1 else None
 
     def difference(self, first: pd.Series, second: pd.Series) -> Interval | None:
+        """`first` less `second` within the rounds that both have, 95 %; None with fewer than two."""
         first, second = first.align(second, join="inner")
         return difference_interval(list(first), list(second)) if len(first) > 1 else None
 

@@ -47,6 +47,7 @@ class PageFloors:
     huge_ms: float | None
 
     def gb_per_s(self, ms: float | None) -> float | None:
+        """The rate at which these bytes were read in `ms`; None where that is unknown."""
         return None if ms is None else self.bytes / ms / 1e6
 
 
@@ -60,9 +61,11 @@ class ReplayOutcome:
 
     @property
     def ratio(self) -> float:
+        """The measured median over the predicted middle."""
         return self.measured_ms[1] / self.predicted_ms[1]
 
     @property
     def inside(self) -> bool:
+        """Whether the measured median lies within what was predicted."""
         low, _, high = self.predicted_ms
         return low <= self.measured_ms[1] <= high

@@ -34,6 +34,7 @@ class Interval(NamedTuple):
         return Interval(*(by * x for x in self))
 
     def contains(self, value: float) -> bool:
+        """Whether a value lies inside, the ends included."""
         return self.low <= value <= self.high
 
 

@@ -6,11 +6,9 @@ request of a given length, keeps. Blocks are counted as serving does it: a reque
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from profiling.results.record import FittingPlan, ModelShape
 from profiling.sizing.model_shape import (
     KvFormat,
-    ModelShape,
     attention_pairs,
     kv_bytes,
     kv_token_bytes,
@@ -22,18 +20,6 @@ GIB = 2**30
 BLOCK_TOKENS = 16  # vLLM's default block size
 
 
-@dataclass(frozen=True)
-class Plan:
-    """What fits beside the weights."""
-
-    usable_bytes: int  # device memory times utilisation
-    free_bytes: int  # of that, for the cache
-    tokens: int | None  # of all requests together; None where windows make it depend on the lengths
-    requests: int  # of `context` tokens each
-    request_bytes: int
-    longest: int | None  # the longest single request; None: any length
-
-
 def plan(
     shape: ModelShape,
     kv: KvFormat,
@@ -41,7 +27,7 @@ def plan(
     device_gib: float,
     utilisation: float,
     other_gib: float = 0.0,
-) -> Plan:
+) -> FittingPlan:
     """Fit requests of `context` tokens. `other_gib`: activations, graphs and what else is not counted here.
 
     Raises UserError where the numbers cannot be, the weights' size is unknown, or nothing is left.
@@ -64,7 +50,7 @@ def plan(
     request = kv_bytes(shape, blocks * BLOCK_TOKENS, kv)
     windowed = any(window is not None for window in shape.windows)
     tokens = None if windowed else free // kv_token_bytes(shape, kv)
-    return Plan(usable, free, tokens, free // request, request, longest_context(shape, free, kv))
+    return FittingPlan(usable, free, tokens, free // request, request, longest_context(shape, free, kv))
 
 
 def doubling(shape: ModelShape, kv: KvFormat, context: int) -> dict[str, float]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from profiling.cost import work
+from profiling.results.record import ModelShape
 from variants.config import DTYPE_BYTES, GPTConfig
 
 
@@ -27,29 +28,6 @@ KV_FORMATS = {
     "fp8": KvFormat(1),
     "int8": KvFormat(1, scale_bytes=4),
 }
-
-
-@dataclass(frozen=True)
-class ModelShape:
-    """Sizes of one model; `windows` has one entry per layer, None for full attention."""
-
-    name: str
-    n_head: int
-    n_kv_head: int
-    head_dim: int
-    windows: tuple[int | None, ...]
-    max_context: int | None  # tokens; None: the config does not say
-    parameters: int | None
-    weights_bytes: int | None
-    dtype: str | None  # of the weights, as the config names it
-    model_type: str = ""  # as the config names it
-    step_parameters: int | None = (
-        None  # that a decode step of one row reads; None: not known, or not always the same
-    )
-
-    @property
-    def n_layer(self) -> int:
-        return len(self.windows)
 
 
 def kv_token_bytes(shape: ModelShape, kv: KvFormat) -> int:

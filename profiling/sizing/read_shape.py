@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from profiling.sizing.model_shape import ModelShape, shape_of_gpt
+from profiling.results.record import ModelShape, replaced
+from profiling.sizing.model_shape import shape_of_gpt
 from variants.config import DTYPE_BYTES, PRESETS
 from variants.errors import UserError
 from variants.hf_config import HfConfig, read_json
@@ -35,7 +35,7 @@ def read_shape(model: str) -> ModelShape:
         raise UserError(f"no model {model!r}: give a config.json, a folder with one, or one of {names}")
     config = read_json(file)
     stored = _stored_weights_bytes(file.parent) if path.is_dir() else None
-    return replace(shape_from_config(config, str(file), stored), name=str(file.parent))
+    return replaced(shape_from_config(config, str(file), stored), name=str(file.parent))
 
 
 def _stored_weights_bytes(folder: Path) -> int | None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import orjson
 
-from profiling.trace.mend import faults, loads_or_none, mend
+from profiling.trace.malformed import faults, loads_or_none, mend
 from profiling.trace.source import Source
 
 PIECE_BYTES = 1 << 18

@@ -12,8 +12,7 @@ from typing import BinaryIO
 
 import orjson
 
-from profiling.trace.formats import GZIP, HEAD_BYTES, UTF_16, refuse_others
-from profiling.trace.mend import loads_or_none
+from profiling.trace.malformed import GZIP, HEAD_BYTES, UTF_16, loads_or_none, refuse_others
 from variants.errors import UserError
 
 CHUNK_BYTES = 4 << 20

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 
 class Backend(Protocol):
+    """What a decode step runs through."""
+
     def step(self, token: Tensor) -> Tensor:
         """One decode step from `token` int64 [B,1], which it overwrites with the greedy argmax.
 
@@ -43,10 +45,14 @@ class Trunk(Backend, Protocol):
     """A model with its cache, for any number of tokens."""
 
     @property
-    def model(self) -> Model: ...
+    def model(self) -> Model:
+        """What computes: embeddings, layers and head."""
+        ...
 
     @property
-    def cache(self) -> Cache: ...
+    def cache(self) -> Cache:
+        """Where the keys and values of every pass go."""
+        ...
 
     def forward(self, tokens: Tensor, every: bool) -> Tensor:
         """tokens [B,T] int64 -> logits [B,T' or 1,V], of `every` position or at least of the last.
@@ -79,6 +85,7 @@ def why_no_one_launch(device: str) -> str | None:
 
 
 def why_no_triton(device: str) -> str | None:
+    """None where the Triton kernels can run on this kind of device, else the reason."""
     if device != "cuda":
         return "the Triton kernels need a CUDA device; their counterpart here is onelaunch"
     return None if find_spec("triton") else "Triton is not installed"
@@ -90,6 +97,7 @@ def why_no_single_launch(device: str) -> str | None:
 
 
 def why_no_transformers(device: str) -> str | None:
+    """None where transformers is installed, else the reason."""
     return None if find_spec("transformers") else "transformers is not installed: pip install transformers"
 
 

@@ -32,6 +32,8 @@ class WarmUp:
 
 
 class Executor(Protocol):
+    """How a step is run: what makes a compiled step of it. `log`: what each one cost to build."""
+
     log: list[WarmUp]
 
     def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
@@ -51,6 +53,8 @@ class Eager:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExecutorOption(Option):
+    """`build` takes nothing; `needs_fixed_shape`: it records tensors, whose shapes must stay."""
+
     build: Callable[[], Executor]
     needs_fixed_shape: bool
     compiles: bool  # building runs a compiler for many seconds
@@ -67,10 +71,12 @@ def why_no_compiler(device: str) -> str | None:
 
 
 def why_no_graph(device: str) -> str | None:
+    """None where CUDA graphs exist, else the reason, with the counterpart that runs everywhere."""
     return None if device == "cuda" else "needs a CUDA device; its counterpart here is tape"
 
 
 def why_no_compiled_graph(device: str) -> str | None:
+    """As `why_no_graph`, for a graph of the compiled step."""
     return None if device == "cuda" else "needs a CUDA device; its counterpart here is compile"
 
 

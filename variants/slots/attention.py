@@ -20,6 +20,8 @@ Attention: TypeAlias = "Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]"
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class AttentionOption(Option):
+    """`build` gives q [B,H,T,D], k and v [B,Hkv,S,D], visible bool [1,1,T,S] -> [B,H,T,D]."""
+
     build: Callable[[], Attention]
     matmuls: int  # matrix multiplications (or kernels in their place) that one layer launches
 

@@ -29,6 +29,8 @@ class Window(NamedTuple):
 
 
 class Cache(Protocol):
+    """Keys and values of the tokens so far, of every layer, in the layout that the option chose."""
+
     slots: int  # how many slots a fixed-shape step attends over; growing caches ignore it
 
     def reserve(self, held: int, new: int) -> None:
@@ -59,7 +61,9 @@ class Cache(Protocol):
         """Keys and values [B,Hkv,n,D] of the first n tokens."""
         ...
 
-    def buffers(self) -> list[Tensor]: ...
+    def buffers(self) -> list[Tensor]:
+        """The tensors that it keeps in memory, whatever part of them is filled."""
+        ...
 
 
 @runtime_checkable

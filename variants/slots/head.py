@@ -28,6 +28,8 @@ def last_position(lm_head: nn.Module, hidden: Tensor) -> Tensor:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class HeadOption(Option):
+    """`build` gives a function of `lm_head` and the hidden states [B,T,C] -> logits [B,T or 1,V]."""
+
     build: Callable[[], Head]
     logits: int | None  # positions of a pass that reach lm_head; None: all of them
 

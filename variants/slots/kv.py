@@ -24,6 +24,8 @@ FEWER_BYTES = Move("long", True, "fewer bytes of cache to read")
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class KvOption(Option):
+    """How a cached value is stored: `encoder` gives k or v [B,Hkv,T,D] -> what is kept in its place."""
+
     caches: tuple[CacheOption, ...] | None  # that it is written for; None: any
     encoder: Callable[[], Encode]
     element_bytes: Callable[

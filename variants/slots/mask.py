@@ -23,7 +23,11 @@ Visible: TypeAlias = "Callable[[int], Tensor]"
 
 
 class Mask(Protocol):
-    def open(self, where: Where, slots: int) -> Visible: ...
+    """What a query may see, by its position."""
+
+    def open(self, where: Where, slots: int) -> Visible:
+        """The mask of a pass: a function from the layer to bool [1,1,T,slots]."""
+        ...
 
     def buffers(self) -> list[Tensor]:
         """The tensors that this option keeps in memory."""
@@ -32,6 +36,8 @@ class Mask(Protocol):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MaskOption(Option):
+    """`build` takes config and device."""
+
     build: Callable[[GPTConfig, torch.device], Mask]
 
 

@@ -57,6 +57,7 @@ def _int4(model: GPT) -> GPT:
 
 
 def why_no_int4(device: str) -> str | None:
+    """None where four-bit weights can run on this kind of device, else the reason."""
     return None if device == "cpu" else "four-bit weights are written for the CPU"
 
 

@@ -89,7 +89,8 @@ def _on_devices(work: pd.DataFrame, steps: Steps, owner: pd.Series[int]) -> dict
     tables: dict[str, list[pd.DataFrame]] = {name: [] for name in ("parts", "intervals", "waits", "between")}
     step = np.arange(len(steps))
     for name, events in by_device(work).items():
-        begin, end = device.intervals(events, steps, owner.loc[events.index].to_numpy()).T
+        of_step = np.asarray(owner.loc[events.index], np.int64)
+        begin, end = device.intervals(events, steps, of_step).T
         waits = device.waits(events, begin, end)
         parts = {"part": list(device.PARTS) * len(step), "ns": device.parts_ns(waits, begin, end).ravel()}
         between = device.waits(events, end[:-1], begin[1:])

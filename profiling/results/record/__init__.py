@@ -37,6 +37,7 @@ from profiling.results.record.samples import (
     Sample,
 )
 from profiling.results.record.setting import Environment, Gpu, Model, Peaks
+from profiling.results.record.sized import FittingPlan, ModelShape, Sizing, SizingRecord
 from profiling.results.record.timed import (
     Batch,
     BatchRecord,
@@ -62,7 +63,6 @@ from profiling.results.record.untimed import (
     ExplainBenchmarkRecord,
     FaultsRecord,
     Finding,
-    FittingPlan,
     Generate,
     GenerateRecord,
     HeldBytes,
@@ -71,9 +71,6 @@ from profiling.results.record.untimed import (
     Purity,
     PurityRecord,
     Sampling,
-    SizedModel,
-    Sizing,
-    SizingRecord,
     StepCounts,
     TraceReader,
     TraceReaders,
@@ -128,6 +125,7 @@ __all__ = [
     "Memory",
     "MemoryRecord",
     "Model",
+    "ModelShape",
     "Ops",
     "PagingRecord",
     "Part",
@@ -151,7 +149,6 @@ __all__ = [
     "Sampling",
     "Served",
     "SharedPrefix",
-    "SizedModel",
     "Sizing",
     "SizingRecord",
     "StepCounts",

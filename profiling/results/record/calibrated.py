@@ -43,6 +43,7 @@ class WordsGiven(Part, frozen=True):
 
     @property
     def runs(self) -> int:
+        """How many made records were judged."""
         return sum(self.words.values())
 
 

@@ -21,6 +21,8 @@ class Sentence(Part, frozen=True, tag_field="kind", tag="sentence"):
 
 
 class Bullets(Part, frozen=True, tag_field="kind", tag="bullets"):
+    """A list of short statements."""
+
     items: Sequence[str]
 
 
@@ -89,5 +91,6 @@ class Page(Part, frozen=True):
 
     @property
     def figures(self) -> list[Figure]:
+        """Every figure of every section, in order."""
         blocks = [block for section in self.sections for block in section.blocks]
         return [block for block in blocks if isinstance(block, Figure)]

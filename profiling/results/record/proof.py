@@ -60,6 +60,7 @@ class GateResult(Part, frozen=True):
 
     @property
     def status(self) -> Literal["pass", "fail"]:
+        """Pass where no check failed."""
         return "fail" if self.failed else "pass"
 
     @property

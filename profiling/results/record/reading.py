@@ -14,6 +14,7 @@ from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import CalibrateRecord
 from profiling.results.record.peers import PeersRecord
 from profiling.results.record.samples import AGAIN_SUFFIX
+from profiling.results.record.sized import SizingRecord
 from profiling.results.record.timed import (
     BatchRecord,
     ContextRecord,
@@ -31,7 +32,6 @@ from profiling.results.record.untimed import (
     MemoryRecord,
     ProveRecord,
     PurityRecord,
-    SizingRecord,
     WorkRecord,
 )
 from profiling.results.record.upgrade import upgraded

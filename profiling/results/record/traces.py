@@ -35,6 +35,7 @@ class Replay(Part, frozen=True):
 
     @property
     def saved_us(self) -> float | None:
+        """What the replay takes less than the step as traced; None where it is not predicted."""
         return None if self.replay_us is None else self.step_us - self.replay_us.mid
 
 
@@ -100,4 +101,5 @@ class Trace(Part, frozen=True, kw_only=True):
 
     @property
     def mean_profiled_ms(self) -> float:
+        """Mean latency of the traced steps, under the profiler."""
         return fmean(self.profiled_ms)

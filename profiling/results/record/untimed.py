@@ -62,6 +62,7 @@ class CountedPass(Part, frozen=True):
 
     @property
     def agrees(self) -> bool:
+        """Whether MACs and calls were executed exactly as the formula says."""
         return (self.formula_macs, self.formula_calls) == (self.executed_macs, self.executed_calls)
 
 
@@ -70,52 +71,6 @@ class WorkRecord(Record, frozen=True, kw_only=True, tag="work"):
 
     steps: dict[int, StepCounts] = {}
     executed: list[CountedPass] = []
-
-
-class SizedModel(Part, frozen=True):
-    """Sizes of one model; `windows` has one entry per layer, None for full attention."""
-
-    name: str
-    n_head: Size
-    n_kv_head: Size
-    head_dim: Size
-    windows: tuple[int | None, ...]
-    max_context: int | None
-    parameters: int | None
-    weights_bytes: int | None
-    dtype: str | None
-    model_type: str = ""
-    step_parameters: int | None = None
-
-
-class FittingPlan(Part, frozen=True):
-    """What fits beside the weights: bytes, tokens of all requests together, and requests of one context."""
-
-    usable_bytes: int
-    free_bytes: int
-    tokens: int | None
-    requests: int
-    request_bytes: int
-    longest: int | None
-
-
-class Sizing(Part, frozen=True, kw_only=True):
-    """Cache bytes by context and batch, where they outgrow the weights, and plans by context."""
-
-    model: SizedModel
-    kv_dtype: str
-    kv_bytes_per_token: int
-    cache_bytes: dict[int, dict[int, int]]
-    overtakes_weights_at_tokens: dict[int, int | None]
-    doubling: dict[str, float]
-    plan: dict[int, FittingPlan]
-    vllm: str | None
-
-
-class SizingRecord(Record, frozen=True, kw_only=True, tag="sizing"):
-    """How large the cache gets, and what fits."""
-
-    sizing: Sizing | None = None
 
 
 class Purity(Part, frozen=True, kw_only=True):
@@ -199,6 +154,7 @@ class Generate(Part, frozen=True, kw_only=True):
 
     @property
     def ttft_ms(self) -> float | None:
+        """Time to the first token; None where nothing was proven."""
         return self.tokens_ms[0] if self.tokens_ms else None
 
     @property

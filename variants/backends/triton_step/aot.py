@@ -46,6 +46,7 @@ class Chip:
 
     @property
     def dependent_launches(self) -> bool:
+        """Whether a kernel may start before its predecessor has ended (compute capability 9.0 up)."""
         return self.target.backend == "cuda" and int(self.target.arch) >= 90
 
 
@@ -145,6 +146,7 @@ def memory_instructions(code: str) -> list[str]:
 
 
 def is_wide(op: str) -> bool:
+    """Whether an opcode loads 16 bytes per thread."""
     return op.startswith("LDG") and ".128" in op
 
 
@@ -206,6 +208,7 @@ def _report_amd(kernel: Any) -> dict[str, Any]:
 
 
 def rows(arches: list[str], precisions: list[str], batch: int, only: str | None) -> Iterator[dict[str, Any]]:
+    """A row of the report for each kernel, by architecture and precision."""
     for arch in arches:
         for precision in precisions:
             for name, kernel in compiled(arch, precision, batch, only=only):

@@ -1,4 +1,7 @@
-"""How near do batches and phases come to what memory and compute allow? From a record; torch-free."""
+"""What do timed generations, batches and prefills reach, against what memory and compute allow?
+
+Rates, work and achieved FLOP/s, from a record; torch-free.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,94 @@ from statistics import median
 
 from profiling.cost.work import (
     FLOPS_PER_MAC,
+    Work,
+    cached_loop,
     forward,
     kv_bytes_per_token,
     macs,
+    naive_loop,
     step_macs,
     weights_read_bytes,
 )
 from profiling.results.peaks import matmul_rate, read_rate
-from profiling.results.record import BatchRecord, Peaks, StepPrediction
+from profiling.results.record import BatchRecord, Peaks, StepPrediction, ThroughputRecord, Workload
 from profiling.results.stats import Interval, robust_interval
 from variants.config import DTYPE_BYTES, GPTConfig
+from variants.ladder import BASELINE
+
+
+@dataclass(frozen=True)
+class Loops:
+    """What the record says of its loops."""
+
+    record: ThroughputRecord
+    config: GPTConfig
+
+    @property
+    def workload(self) -> Workload:
+        """As it was stored before anything was timed."""
+        assert self.record.workload is not None  # stored before anything is timed
+        return self.record.workload
+
+    @property
+    def matmul_flop_per_s(self) -> float:
+        """FLOP/s of this machine's matmul."""
+        assert self.record.peaks is not None
+        return self.record.peaks.matmul_flop_per_s
+
+    @property
+    def prompt(self) -> int:
+        """Tokens of the prompt from which rates are told."""
+        return self.workload.prompt
+
+    @property
+    def batch(self) -> int:
+        """Rows that are decoded together."""
+        return self.workload.batch
+
+    @property
+    def new(self) -> list[int]:
+        """Lengths of the generations, in new tokens."""
+        return self.record.new
+
+    @property
+    def timed(self) -> list[str]:
+        """Variants with times, in ladder order."""
+        found = {loop.variant for loop in self.record.generations}
+        return [name for name in self.record.variants if name in found]
+
+    def seconds(self, variant: str, prompt: int, new: int) -> float:
+        """Median over rounds of the latency of `new` tokens after `prompt` ones, s."""
+        loops = [
+            sum(loop.tokens_ms[:new]) / 1e3
+            for loop in self.record.generations
+            if (loop.variant, loop.prompt) == (variant, prompt)
+        ]
+        return median(loops)
+
+    def rate(self, variant: str, new: int) -> float:
+        """Tokens a second, all rows together."""
+        return self.batch * new / self.seconds(variant, self.prompt, new)
+
+    def work(self, variant: str, new: int) -> Work:
+        """Of one row's loop."""
+        return (naive_loop if variant == "naive" else cached_loop)(self.prompt, new)
+
+    def flops(self, variant: str, new: int) -> int:
+        """FLOPs of one row's loop."""
+        return FLOPS_PER_MAC * macs(self.config, self.work(variant, new))
+
+    def flop_rate(self, variant: str, new: int) -> float:
+        """FLOP/s of the whole loop."""
+        return self.flops(variant, new) * self.rate(variant, new) / new
+
+    def less_work(self, new: int) -> float:
+        """FLOPs without a cache over those with one."""
+        return self.flops("naive", new) / self.flops(BASELINE, new)
+
+    def speedup(self, new: int) -> float:
+        """Tokens a second with a cache over those without one."""
+        return self.rate(BASELINE, new) / self.rate("naive", new)
 
 
 @dataclass(frozen=True)
@@ -68,10 +149,12 @@ class Roofline:
 
     @property
     def left_out(self) -> dict[str, str]:
+        """Batch -> why it has no times."""
         return {str(n): entry.reason for n, entry in self.record.batches.items() if entry.reason}
 
     @property
     def peaks(self) -> Peaks:
+        """What this machine reached before anything was timed."""
         assert self.record.peaks is not None  # measured before anything is timed
         return self.record.peaks
 
@@ -89,6 +172,7 @@ class Roofline:
 
     @property
     def weight_bytes(self) -> int:
+        """Bytes of one stored weight."""
         assert self.record.model is not None and self.record.model.precision is not None
         return DTYPE_BYTES[self.record.model.precision]
 
@@ -105,15 +189,19 @@ class Roofline:
         return [median(s.steps_ms) for s in self.record.samples if (s.variant, s.batch, s.context) == at]
 
     def tokens_per_s(self, batch: int) -> float:
+        """Of all rows together, by the median step."""
         return 1e3 * batch / self.step_ms(batch)
 
     def memory_ms(self, batch: int) -> float:
+        """What reading the bytes of a step takes at the measured peak."""
         return self._predicted(batch).memory_ms
 
     def compute_ms(self, batch: int) -> float:
+        """What the arithmetic of a step takes at the measured peak."""
         return self._predicted(batch).arithmetic_ms
 
     def cache_bytes(self, batch: int) -> int:
+        """Bytes of the keys and values of all rows, at full capacity."""
         size = self.record.batches[batch].cache_bytes
         assert size is not None  # what has times is proven, and what is proven has all of these
         return size

@@ -1,4 +1,6 @@
-"""What a file is by its first bytes, where it is no JSON: each with the command that makes a trace of it."""
+"""Files that are not the JSON of a trace: other formats, each with the command that makes a trace of it, and
+broken JSON, with what can be put right without guessing.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+
+import orjson
 
 from variants.errors import UserError
 
@@ -14,6 +19,10 @@ GZIP = b"\x1f\x8b"
 UTF_16 = (b"\xff\xfe", b"\xfe\xff")
 _NO_TEXT = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 """Control characters that stand in no JSON text, not even between its parts."""
+_NOT_NUMBERS = re.compile(rb"([:\[,]\s*)[-+]?(?:NaN|nan|Infinity|inf|INF)(?=\s*[,\]}])")
+_ESCAPE = re.compile(rb'(\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})|\\')
+_DANGLING_COMMA = re.compile(rb",(?=\s*[\]}])")
+_CONTROLS_TO_SPACE = bytes(c if c >= 32 else 32 for c in range(256))
 
 
 @dataclass(frozen=True)
@@ -61,3 +70,36 @@ def _matches(path: Path, head: bytes) -> Iterator[Format]:
         yield _TAR
     if head[:1] == b"\n" and _NO_TEXT.search(head):  # field 1 of a message, where JSON has an empty line
         yield _PERFETTO
+
+
+def mend(text: bytes) -> bytes:
+    """The text with what can be put right without guessing: numbers that are none, escapes, control
+    characters, UTF-8.
+    """
+    text = text.translate(_CONTROLS_TO_SPACE)
+    text = _NOT_NUMBERS.sub(rb"\1null", text)
+    text = _ESCAPE.sub(lambda m: m[1] or rb"\\", text)
+    text = _DANGLING_COMMA.sub(b"", text)
+    return text.decode("utf-8", "replace").encode()
+
+
+def faults(piece: bytes) -> list[str]:
+    faults = []
+    if _NOT_NUMBERS.search(piece):
+        faults.append("NaN or Infinity written as numbers")
+    if any(m[1] is None for m in _ESCAPE.finditer(piece)):
+        faults.append("unescaped backslashes")
+    try:
+        piece.decode()
+    except UnicodeDecodeError as error:
+        faults.append(f"bytes that are not UTF-8 ({error.reason})")
+    return faults or ["control characters or stray commas"]
+
+
+def loads_or_none(text: bytes) -> Any:
+    for attempt in (text, mend(text)):
+        try:
+            return orjson.loads(attempt)
+        except orjson.JSONDecodeError:
+            continue
+    return None
