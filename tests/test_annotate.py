@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.analysis import annotate
-from profiling.analysis.attribution import HOST_PARTS, attribute
+from profiling.analysis.attribution import attribute, cpu
 from profiling.trace import load, steps
 from tests.synthetic_trace import Synthetic, eager, on_host, replayed
 
@@ -64,7 +64,7 @@ def test_host_row_is_a_partition_and_sums_to_the_parts(ops, tmp_path_factory) ->
     assert row[0][0] == window[0] and row[-1][1] == window[1]
     assert all(a[1] == b[0] and a[2] != b[2] and a[0] < a[1] for a, b in pairwise(row))
     parts = attribute(trace, steps(trace)).parts_us(0, "cpu")
-    for part in HOST_PARTS:
+    for part in cpu.PARTS:
         own = sum(end - start for start, end, name, _ in row if name == annotate.HOST_LABELS[part])
         assert own / 1000 == parts[part], part
 

@@ -96,7 +96,7 @@ def _waits(trace: Trace, attribution: Attribution, device: str) -> Iterator[Slic
 
 
 def host_parts(trace: Trace, start: int, end: int, thread: int) -> Iterator[Slice]:
-    """The window cut by the class of the innermost op at each instant; sums to `host_parts_ns`."""
+    """The window cut by the class of the innermost op at each instant; sums to `cpu.parts_ns`."""
     every = trace.host_ops
     every = every[every["thread"] == thread]
     ops = every[(every["start_ns"] < end) & (every["end_ns"] > start)]
