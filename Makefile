@@ -21,7 +21,7 @@ define install
 		$(INDEX) --constraint constraints.txt --editable '.$(2)'
 endef
 
-.PHONY: floor test lint report articles calibrate peers gpu-check validate docs wheel cuda-build test-cuda-build
+.PHONY: floor test lint report articles calibrate peers gpu-check validate fuzz docs wheel cuda-build test-cuda-build
 
 $(RUN_ONLY): pyproject.toml constraints.txt
 	$(call install,$(VENV))
@@ -54,6 +54,10 @@ lint: $(DEVELOPMENT)
 # Holds the predictions of GPU steps against a table of published ones: make validate STEPS=steps.csv
 validate: $(RUN_ONLY)
 	$(BIN)/python -m experiments.validate $(STEPS) --out docs/validation.md $(ARGS)
+
+# Hostile inputs: make fuzz ARGS='--inputs 10000 --seed 1 --kills 100'
+fuzz: $(DEVELOPMENT)
+	$(BIN)/python -m experiments.fuzz $(ARGS)
 
 gpu-check: $(DEVELOPMENT)
 	$(BIN)/python -m experiments.gpu_check $(ARGS)

@@ -50,7 +50,7 @@ class Done:
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.articles", __doc__ or "", EXAMPLES, used=())
     parser.set_defaults(model=None, precision=None)  # each experiment has its own
     parser.add_argument("--only", action="append", metavar="NAME,NAME", help=f"of {', '.join(ORDER)}")
     parser.add_argument("--full", action="store_true", help="not in quick mode: every size, for hours")

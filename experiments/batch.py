@@ -40,12 +40,13 @@ if TYPE_CHECKING:
 EXAMPLES = ("", "--quick", "--batches 1,8,64 --variant tape --prompts 16,256")
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 4, 16)
 PROMPTS, QUICK_PROMPTS = (10, 32, 100, 256, 512, 1000), (10, 100, 500)
-CONTEXT = 100
+USUAL = Workload(contexts=(100,), ttft_rounds=0, prompt=1)
+QUICK = replace(USUAL, rounds=3, gate_steps=4)
 HELPS, SAME, FREE = 2.0, 0.95, 1.25  # throughput grown; latency not lower; step of up to 32 rows over one
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.batch", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.batch", __doc__ or "", EXAMPLES, USUAL, QUICK)
     add = parser.add_argument
     add(
         "--batches",
@@ -103,13 +104,10 @@ def _numbers(wanted: Sequence[int] | None, default: Sequence[int], flag: str, li
 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> tuple[Workload, int]:
-    workload = Workload(seed=arguments.seed, ttft_rounds=0, prompt=1)
-    if arguments.quick:
-        workload = replace(workload, rounds=3, gate_steps=4)
-    workload = with_flags(workload, arguments)
+    workload = with_flags(replace(QUICK if arguments.quick else USUAL, seed=arguments.seed), arguments)
     if arguments.context is not None and len(arguments.context) != 1:
         raise UserError("--context: this experiment varies the batch, give one context")
-    context = arguments.context[0] if arguments.context else min(CONTEXT, config.n_ctx // 2)
+    context = arguments.context[0] if arguments.context else min(*USUAL.contexts, config.n_ctx // 2)
     replace(workload, contexts=(context,)).check(config)
     return workload, context
 

@@ -53,7 +53,7 @@ CONTEXT = 10
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.calibrate", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.calibrate", __doc__ or "", EXAMPLES, used=())
     parser.add_argument(
         "--run", type=Path, action="append", default=[], help="a finished floor run, for its table's A/A"
     )

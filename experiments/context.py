@@ -44,7 +44,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("", "--quick", "--variant static,tape --context 10,100,1000")
 ALL = (8, 10, 32, 64, 100, 128, 256, 384, 500, 640, 768, 896, 1000, 1018)
-QUICK = (10, 100, 500, 1000)
+USUAL = Workload(contexts=ALL, ttft_rounds=0, prompt=1)
+QUICK = replace(USUAL, contexts=Workload().contexts, rounds=3, gate_steps=8, naive_rounds=1)
 QUICK_VARIANTS = ("sdpa",)
 COLUMNS = 5  # contexts that a table of 80 columns has room for
 SAME = 0.05  # change of the step over all contexts that is still "the same"
@@ -53,7 +54,7 @@ SHORT = 0.5  # of the ratio that the work has
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.context", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.context", __doc__ or "", EXAMPLES, USUAL, QUICK)
     parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
     return parser
 
@@ -89,13 +90,9 @@ def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
-    workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
-    if arguments.quick:
-        workload = replace(workload, rounds=3, gate_steps=8, naive_rounds=1)
+    workload = replace(QUICK if arguments.quick else USUAL, batch=arguments.batch, seed=arguments.seed)
     workload = with_flags(workload, arguments)
-    wanted = arguments.context or contexts_that_fit(
-        QUICK if arguments.quick else ALL, config, workload.tokens_after
-    )
+    wanted = arguments.context or contexts_that_fit(workload.contexts, config, workload.tokens_after)
     if len(set(wanted)) < 2:
         raise UserError("--context needs at least two contexts, for a line through them")
     return replace(workload, contexts=tuple(sorted(set(wanted))))
@@ -241,7 +238,7 @@ def _statements(found: Measured) -> list[Check]:
 def _figures(found: Measured) -> list[Check]:
     """The article's step times, where this run has its contexts."""
     checks = []
-    for n in (n for n in QUICK if n in found.contexts):
+    for n in (n for n in QUICK.contexts if n in found.contexts):
         checks += [
             measured(f"step.naive.{n}", step(found, "naive", n), "{:.2f}"),
             measured(f"step.cached.{n}", step(found, BASELINE, n), "{:.2f}"),

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from profiling.results.record import FaultsRecord, Finding, Model
+from profiling.results.record import FaultsRecord, Finding, Model, Workload
 from profiling.results.record.page import Table
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -27,12 +27,14 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
 MIN_CONTEXT = 40  # tokens that the conversation and the gate's checks need
+STEPS, QUICK_STEPS = 48, 24  # greedy tokens
 WINDOW = 6  # tokens shown around the first difference
 NOTHING = "no difference"
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.faults", __doc__ or "", EXAMPLES)
+    usual, quick = Workload(steps=STEPS), Workload(steps=QUICK_STEPS)
+    parser = cli.common_parser("experiments.faults", __doc__ or "", EXAMPLES, usual, quick, used=("steps",))
     parser.set_defaults(model="tiny")
     parser.add_argument("--fault", action="append", metavar="NAME,NAME", help="only these (default: all)")
     return parser
@@ -57,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = _chosen(cli.names(arguments.fault), FAULTS)
     if arguments.model in PRESETS:
         model = attentive(model)
-    steps = arguments.steps or (24 if arguments.quick else 48)
+    steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
     gates = {
         batch: Gate(
             model,

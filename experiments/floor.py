@@ -33,11 +33,12 @@ EXAMPLES = (
     "--resume runs/FOLDER --max-time 2m",
 )
 DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
+USUAL = Workload(rounds=FLOOR_ROUNDS)
 QUICK = Workload(contexts=(10, 100), rounds=4, gate_steps=8, brief_gate=True, ttft_rounds=1, naive_rounds=1)
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.floor", __doc__ or "", EXAMPLES, USUAL, QUICK)
     add = parser.add_argument
     add(
         "--variant",
@@ -148,7 +149,7 @@ def _resume(arguments: argparse.Namespace) -> RunFolder[FloorRecord]:
     """The interrupted run; its own settings replace the flags, so that its samples belong together."""
     from profiling.results.folder import RunFolder
 
-    run = RunFolder.load(arguments.resume, FloorRecord)
+    run = RunFolder.resume(arguments.resume, FloorRecord)
     record = run.record
     if record.model is None or record.workload is None or record.environment is None or not record.variants:
         raise UserError(f"{run.path} was interrupted before it measured anything: start anew")
@@ -171,7 +172,7 @@ def _refuse_impossible(wanted: list[str], variants: dict[str, Variant], device: 
 
 def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
     """Flags over `--quick` over defaults; checked against the model."""
-    workload = QUICK if arguments.quick else Workload(rounds=FLOOR_ROUNDS)
+    workload = QUICK if arguments.quick else USUAL
     workload = with_flags(replace(workload, batch=arguments.batch, seed=arguments.seed), arguments)
     # the defaults are GPT-2's: a smaller model keeps what fits
     fitting = [n for n in workload.contexts if n <= config.n_ctx - workload.tokens_after]
@@ -218,6 +219,7 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
         raise
     finally:
         build(runner.run.path, runner.drawn)
+        runner.run.release()
 
 
 if __name__ == "__main__":

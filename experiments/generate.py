@@ -22,7 +22,7 @@ from msgspec.structs import asdict, astuple
 
 from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
-from experiments.shared.text import Pieces, end_of_text, load_tokenizer
+from experiments.shared.text import Pieces, encoded, end_of_text, load_tokenizer
 from profiling.results.record import BUCKETS
 from profiling.results.record.page import Bullets, Code, Section
 from variants.config import GPTConfig
@@ -47,7 +47,7 @@ PROVEN_STEPS, SMALLEST = 4, 32  # tokens that the proof takes, and the capacity 
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES, used=())
     add = parser.add_argument
     prompt = parser.add_mutually_exclusive_group()
     prompt.add_argument("--prompt", metavar="TEXT", help="needs a tokenizer")
@@ -128,7 +128,7 @@ def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPT
     if arguments.prompt is not None:
         if tokenizer is None:
             raise UserError("--prompt needs a tokenizer.json in the folder of --model; give --prompt-ids")
-        ids = list(tokenizer.encode(arguments.prompt).ids)
+        ids = encoded(tokenizer, arguments.prompt)
     elif arguments.prompt_ids is not None:
         ids = list(arguments.prompt_ids)
     else:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 EXAMPLES = ("", "--quick", "--variant onelaunch-int8 --models gpt2,gpt2-large --batches 1,16")
 MODELS, QUICK_MODELS = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl"), ("gpt2", "gpt2-medium")
 BATCHES, QUICK_BATCHES = (1, 2, 4, 8, 16), (1, 4)
-CONTEXTS = (10, 100, 500, 1000)
+CONTEXTS = Workload().contexts
 ROUNDS, QUICK_ROUNDS = 20, 3
 PANELS = {  # by axis: what its picture's axis says, and whether it is logarithmic
     "context": ("context: tokens in the cache", False),
@@ -43,14 +43,18 @@ PANELS = {  # by axis: what its picture's axis says, and whether it is logarithm
 STEPS = 8  # timed at each visit: differences between contexts are small beside the noise of a step
 
 
+def _listed(numbers: Sequence[int]) -> str:
+    return ",".join(map(str, numbers))
+
+
 def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.growth", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed (default onelaunch)")
     add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
-    add("--batches", type=cli.integers, metavar="N,N", help="base first (default 1,2,4,8,16)")
+    add("--batches", type=cli.integers, metavar="N,N", help=f"base first (default {_listed(BATCHES)})")
     add("--threads", type=cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
-    add("--context", type=cli.integers, metavar="N,N", help="of the base (default 10,100,500,1000)")
+    add("--context", type=cli.integers, metavar="N,N", help=f"of the base (default {_listed(CONTEXTS)})")
     add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
     add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, fewer models and batches")

@@ -19,7 +19,7 @@ from experiments.shared.measured import contexts_that_fit, model_on_device
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost.work import kv_bytes_per_token, weights_stored_bytes
-from profiling.results.record import HeldBytes, MemoryRecord, Model
+from profiling.results.record import HeldBytes, MemoryRecord, Model, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves, level
 from variants.backends.backend import MODULES
@@ -40,7 +40,9 @@ NO_ALLOCATOR = "allocator and graph pool: need a CUDA device; on this one the st
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = cli.common_parser("experiments.memory", __doc__ or "", EXAMPLES).parse_args(argv)
+    usual, quick = Workload(contexts=ALL), Workload(contexts=QUICK)
+    parser = cli.common_parser("experiments.memory", __doc__ or "", EXAMPLES, usual, quick, used=("context",))
+    arguments = parser.parse_args(argv)
     model, device = model_on_device(arguments)
     if arguments.batch < 1:
         raise UserError(f"--batch must be at least 1, got {arguments.batch}")

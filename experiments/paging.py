@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 
 EXAMPLES = ("", "--quick", "--model tiny --requests 64")
 CONTIGUOUS, PAGED = "sdpa", "paged"
+USUAL = Workload(ttft_rounds=0, prompt=1)
+QUICK = replace(USUAL, contexts=(10, 100), rounds=4, gate_steps=8)
 LAYOUTS = ("system, question", "system, time, question", "time, system, question")
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES, USUAL, QUICK)
     parser.add_argument("--requests", type=int, default=200, help="in the queue (default 200)")
     parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 4 if quick)")
     return parser
@@ -55,9 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from profiling.measure.paging import prefixes, queue
 
     model, _ = model_on_device(arguments)
-    workload = Workload(batch=arguments.batch, seed=arguments.seed, ttft_rounds=0, prompt=1)
-    if arguments.quick:
-        workload = replace(workload, contexts=(10, 100), rounds=4, gate_steps=8)
+    workload = replace(QUICK if arguments.quick else USUAL, batch=arguments.batch, seed=arguments.seed)
     workload = with_flags(workload, arguments)
     fitting = contexts_that_fit(workload.contexts, model.config, workload.tokens_after)
     workload = replace(workload, contexts=arguments.context or fitting)

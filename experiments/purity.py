@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
-from profiling.results.record import Agreement, Model, Purity, PurityRecord
+from profiling.results.record import Agreement, Model, Purity, PurityRecord, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
 from variants.config import PRESETS, GPTConfig
@@ -24,13 +24,14 @@ from variants.errors import UserError
 
 EXAMPLES = ("", "--quick", "--model gpt2 --context 4,16,64")
 PROMPT, NEW = 4, 12  # the third article's
-CONTEXTS = (4, 8, 16, 32, 64, 128, 256, 512)
+CONTEXTS, QUICK = (4, 8, 16, 32, 64, 128, 256, 512), 3
 NEAR_ROUNDING = 1e-13  # float64, logits of order 1
 WORDS = {"causal": "causal mask", "unmasked": "no mask", "norm": "norm over the sequence"}
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.purity", __doc__ or "", EXAMPLES)
+    usual, quick = Workload(contexts=CONTEXTS), Workload(contexts=CONTEXTS[:QUICK])
+    parser = cli.common_parser("experiments.purity", __doc__ or "", EXAMPLES, usual, quick, used=("context",))
     parser.set_defaults(model="tiny", precision="float64")
     return parser
 
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _contexts(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     """Tokens before the appended one."""
     limit = config.n_ctx - 1
-    default = CONTEXTS[:3] if arguments.quick else CONTEXTS
+    default = CONTEXTS[:QUICK] if arguments.quick else CONTEXTS
     contexts = sorted(set(arguments.context or [n for n in default if n <= limit]))
     if contexts[0] < 2 or contexts[-1] > limit:
         raise UserError(f"--context must be between 2 and {limit}: one token is appended to it")

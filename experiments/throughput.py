@@ -38,12 +38,16 @@ if TYPE_CHECKING:
 EXAMPLES = ("", "--quick", "--new 16,64 --variant tape --model gpt2-medium")
 NEW, QUICK_NEW = (16, 32, 64, 128, 256, 512), (16, 32)
 PROMPT, WHOLE_PROMPT = 10, 8  # the first article's prompt; the second fills the context from 8 tokens
+USUAL = Workload(contexts=(PROMPT,), rounds=3, gate_steps=200)  # `--context` is the prompt's length here
+QUICK = replace(USUAL, rounds=1, gate_steps=24)
 FLAT, COLLAPSED = 0.8, 0.9  # slowest over fastest rate that is still flat; last over first that is not
 SHORT = 0.5  # a speedup under half of the work removed
 
 
 def parser() -> argparse.ArgumentParser:
-    parser = cli.common_parser("experiments.throughput", __doc__ or "", EXAMPLES)
+    parser = cli.common_parser(
+        "experiments.throughput", __doc__ or "", EXAMPLES, USUAL, QUICK, used=("context", "rounds")
+    )
     parser.add_argument("--new", type=cli.integers, metavar="N,N", help="new tokens (default 16 to 512)")
     parser.add_argument("--variant", action="append", metavar="NAME,NAME", help="besides naive and cat")
     return parser
@@ -58,8 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     variants = chosen_variants(extra, arguments.precision, device.type)
     whole = None if arguments.quick else config.n_ctx - WHOLE_PROMPT
     longest = max(prompt + new[-1], config.n_ctx if whole else 0)
-    workload = Workload(batch=arguments.batch, seed=arguments.seed, gate_steps=24 if arguments.quick else 200)
-    workload = replace(workload, rounds=arguments.rounds or (1 if arguments.quick else 3), prompt=prompt)
+    workload = replace(QUICK if arguments.quick else USUAL, batch=arguments.batch, seed=arguments.seed)
+    workload = replace(workload, rounds=arguments.rounds or workload.rounds, prompt=prompt)
     workload = replace(workload, contexts=(max(1, longest - workload.tokens_after),))
 
     def measure(runner: Runner[ThroughputRecord]) -> None:

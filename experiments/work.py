@@ -20,7 +20,7 @@ from msgspec.structs import asdict as fields
 from experiments.shared.cli import common_parser, run
 from experiments.shared.reproduced import work_checks
 from profiling.cost import work
-from profiling.results.record import CountedPass, Model, StepCounts, WorkRecord
+from profiling.results.record import CountedPass, Model, StepCounts, Workload, WorkRecord
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
 from variants.backends.backend import MODULES
@@ -144,7 +144,7 @@ def counts_of_steps(
 def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     """The contexts asked for, or those of the second article that this model holds."""
     limit = config.n_ctx - 1
-    wanted = arguments.context or [n for n in (10, 100, 500, 1000) if n <= limit]
+    wanted = arguments.context or [n for n in Workload().contexts if n <= limit]
     contexts = sorted(set(wanted))
     if not contexts or contexts[0] < 1 or contexts[-1] > limit:
         raise UserError(
@@ -156,7 +156,7 @@ def contexts_for(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES).parse_args(argv)
+    arguments = common_parser("experiments.work", __doc__ or "", EXAMPLES, used=("context",)).parse_args(argv)
 
     from experiments.shared.outcome import Outcome, conclude
     from experiments.shared.setup import device_for, model_for

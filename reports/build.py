@@ -7,7 +7,6 @@ Never imports torch.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,7 +23,7 @@ from profiling.results.verdict import verdict
 from reports.sections import sections
 from reports.study import Study
 from reports.write import write
-from variants.command import run
+from variants.command import Parser, run
 from variants.errors import UserError, one_line
 
 
@@ -34,17 +33,21 @@ def build(path: Path, drawn: Mapping[str, Steps | None] | None = None) -> None:
     `drawn`: by rung the median steps that are at hand; the others are read from their traces.
     Raises UserError where the folder holds no run, or nothing to show yet, or cannot be written.
     """
+    write(path, page_of(path, drawn))
+
+
+def page_of(path: Path, drawn: Mapping[str, Steps | None] | None = None) -> Page:
+    """The page of the run folder at `path`. Raises UserError as `build` does."""
     record = RunFolder.load(path, Record).record
     if isinstance(record, FloorRecord):
         floor = RunFolder(path, record)
-        write(path, page(study(floor, _timeline(floor, drawn))))
-        return
+        return page(study(floor, _timeline(floor, drawn)))
     if record.page is None:
         raise UserError(
             f"{path} keeps no page: its experiment is still running, or was interrupted, or is of a version "
             "that kept none"
         )
-    write(path, record.page)
+    return record.page
 
 
 def study(run: RunFolder[FloorRecord], timeline: Steps | None = None) -> Study:
@@ -80,9 +83,7 @@ def _timeline(run: RunFolder[FloorRecord], drawn: Mapping[str, Steps | None] | N
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m reports.build", description="Make the report of a run folder."
-    )
+    parser = Parser(prog="python -m reports.build", description="Make the report of a run folder.")
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
     path = parser.parse_args(argv).run
     build(path)

@@ -7,7 +7,6 @@ Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of tha
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -19,7 +18,7 @@ from profiling.results.record import FloorRecord
 from reports.build import study
 from reports.numbers import UNKNOWN, number
 from reports.sections.answer import said
-from variants.command import run
+from variants.command import Parser, run
 from variants.errors import UserError
 
 README = Path("README.md")
@@ -86,7 +85,7 @@ def filled(text: str, run: RunFolder[FloorRecord]) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m reports.readme", description="Put a run into README.md.")
+    parser = Parser(prog="python -m reports.readme", description="Put a run into README.md.")
     parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
     published = RunFolder.load(parser.parse_args(argv).run, FloorRecord)
     write_atomically(README, filled(README.read_text("utf-8"), published).encode())

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import shlex
 import subprocess
 import sys
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from floor_run import ROOT, copied
 
 from experiments.shared import cli
+from profiling.results.folder import RunFolder
+from profiling.results.record import Record
+from variants.known_configs import KNOWN_CONFIGS
+
+CORES = os.cpu_count() or 1
 
 
 def with_flag(flag: str) -> list[str]:
@@ -40,14 +49,117 @@ def test_a_seed_is_what_every_generator_takes(
 
 
 @pytest.mark.parametrize("name", with_flag("--threads"))
-@pytest.mark.parametrize("count", [0, -3, 4 * (os.cpu_count() or 1) + 1])
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [
+        (0, "at least 1, got 0 "),
+        (-3, "at least 1, got -3 "),
+        (4 * CORES + 1, f"got {4 * CORES + 1}: beyond 4 for each of the {CORES} cores"),
+    ],
+)
 def test_threads_that_only_wait_for_each_other_are_refused(
-    name: str, count: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    name: str, count: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--threads", str(count), "--out", str(tmp_path / "runs")]
-    error = refusal(name, flags, capsys)
-    assert f"got {count}: beyond 4 for each of the {os.cpu_count()} cores" in error
+    assert said in f"{refusal(name, flags, capsys).strip()} "
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("flag", ["--batch", "--steps", "--rounds"])
+def test_none_of_something_is_refused_by_every_experiment_that_has_it(
+    flag: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    others = ("sizing", "gpu_check")  # whose --batch is a list, and which names the flags of what it starts
+    names = [name for name in with_flag(flag) if name not in others]
+    assert len(names) > 10
+    for name in names:
+        error = refusal(name, [flag, "0", "--out", str(tmp_path / "runs")], capsys)
+        assert f"{flag} must be at least 1, got 0" in error, name
+    assert not (tmp_path / "runs").exists()
+
+
+# -- what a command line may hold -----------------------------------------------------------------
+
+QUICKEST = ["--quiet", "--json", "--layers", "2", "--heads", "4", "--kv-heads", "4", "--head-dim", "8"]
+QUICKEST += ["--kv-dtype", "fp8"]
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [("x" * 300, "File name too long"), ("nul\0", "NUL character"), ("\udcff", "not valid UTF-8")],
+    ids=["long", "NUL", "bytes"],
+)
+@pytest.mark.parametrize("name", ["sizing", "work"])
+def test_a_place_that_cannot_be_is_refused(
+    name: str, out: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    flags = QUICKEST if name == "sizing" else ["--model", "tiny", "--quick"]
+    assert said in refusal(name, [*flags, "--out", out], capsys)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("out", ["two words", "-dash", "größe ✓", "a'b\"c", "line\nend", "*"], ids=ascii)
+def test_an_odd_place_is_written_and_its_command_can_be_copied(
+    out: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["sizing", *QUICKEST, f"--out={out}"])
+    with pytest.raises(SystemExit) as stopped:
+        cli.run(import_module("experiments.sizing").main)
+    printed = capsys.readouterr()
+    assert (stopped.value.code, printed.err) == (0, "")
+    assert [path.name for path in tmp_path.iterdir()] == [out]
+    path = Path(json.loads(printed.out)["run"])
+    record = RunFolder.load(path, Record).record
+    assert shlex.split(record.command)[3:] == sys.argv[1:] and (path / "report.html").exists()
+
+
+@pytest.mark.parametrize("flag", ["--out", "--model", "--seed", "--context"])
+def test_a_flag_without_its_value_is_one_line(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "expected one argument" in refusal("floor", [flag, "--quick"], capsys)
+
+
+def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main(argv: object) -> int:
+        raise OSError(28, "No space left on device", "runs/run.json")
+
+    with pytest.raises(SystemExit) as stopped:
+        cli.run(main, [])
+    assert stopped.value.code == 2
+    assert capsys.readouterr().err == "error: runs/run.json: No space left on device\n"
+
+
+def test_a_shape_beyond_memory_is_refused_before_it_is_asked_for(tmp_path: Path, capsys: Any) -> None:
+    raw = {**KNOWN_CONFIGS["llama-2-7b"], "hidden_size": 1 << 20, "num_attention_heads": 1 << 13}
+    (tmp_path / "config.json").write_text(json.dumps(raw))
+    flags = ["--shape", str(tmp_path / "config.json"), "--out", str(tmp_path / "runs")]
+    assert "the weights take" in refusal("floor", flags, capsys)
+    assert not (tmp_path / "runs").exists()
+
+
+DEFAULTS = {
+    "floor": ("10,100,500,1000, with", "2", "8, with --quick 4"),
+    "context": ("8,10,32,64,", "2", "20, with --quick 3"),
+    "batch": ("100", "2", "20, with --quick 3"),
+    "paging": ("10,100,500,1000, with", "2", "20, with --quick 4"),
+    "throughput": ("10", None, "3, with --quick 1"),
+    "memory": ("64,128,256,", None, None),
+    "faults": (None, "48, with --quick 24", None),
+    "generate": (None, None, None),
+}
+
+
+@pytest.mark.parametrize("name", DEFAULTS)
+def test_help_says_what_is_done_without_a_flag(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        import_module(f"experiments.{name}").main(["--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    for flag, default in zip(
+        ("--context N,N", "--steps STEPS", "--rounds ROUNDS"), DEFAULTS[name], strict=True
+    ):
+        said = ": no meaning here" if default is None else rf" \(default {default}"
+        assert re.search(rf"{flag} [a-z][^(:]*{said}", text), flag
 
 
 def test_more_threads_than_cores_are_allowed(tmp_path: Path) -> None:

@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from profiling.gate.oracle import random_stream
+from profiling.sizing.read_shape import shape_from_config
 from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.families import FAMILIES
+from variants.hf_config import HfConfig, gpt_config
 from variants.ladder import ladder
-from variants.model import random_model
+from variants.model import empty_model, random_model
+from variants.rope import rope_table
 from variants.weights import load_model
+
+Damage = Callable[[Path], None]
 
 # (layers, heads, width, context, vocabulary): heads != layers, 3 heads, vocabularies no multiple of 64
 SHAPES = {
@@ -159,9 +168,128 @@ def damage_activation(folder: Path) -> None:
     (folder / "config.json").write_text(json.dumps({**config, "activation_function": "relu"}))
 
 
+def damage_zeros(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    save_file(
+        {name: torch.zeros_like(tensor) for name, tensor in stored.items()}, folder / "model.safetensors"
+    )
+
+
+def damage_integers(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    save_file({name: tensor.to(torch.int64) for name, tensor in stored.items()}, folder / "model.safetensors")
+
+
+def damage_twice(folder: Path) -> None:
+    stored = load_file(folder / "model.safetensors")
+    save_file({**stored, "ln_f.bias": torch.ones(48)}, folder / "model.safetensors")
+
+
+def header(value: object) -> Damage:
+    """A safetensors file whose header is this."""
+
+    def damage(folder: Path) -> None:
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        (folder / "model.safetensors").write_bytes(len(text).to_bytes(8, "little") + text)
+
+    return damage
+
+
+def damage_long_header(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes((2**63).to_bytes(8, "little") + b"{}")
+
+
+def damage_folder(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").mkdir()
+
+
+def index(value: object) -> Damage:
+    """An index with this content in place of the weights."""
+
+    def damage(folder: Path) -> None:
+        (folder / "model.safetensors").unlink()
+        text = value if isinstance(value, bytes) else json.dumps(value).encode()
+        (folder / "model.safetensors.index.json").write_bytes(text)
+
+    return damage
+
+
+def config_is(value: object) -> Damage:
+    """A config.json with this content."""
+
+    def damage(folder: Path) -> None:
+        (folder / "config.json").write_bytes(
+            value if isinstance(value, bytes) else json.dumps(value).encode()
+        )
+
+    return damage
+
+
+def setting(**changes: object) -> Damage:
+    """A config.json with these settings."""
+
+    def damage(folder: Path) -> None:
+        config = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps({**config, **changes}))
+
+    return damage
+
+
+def damage_config_folder(folder: Path) -> None:
+    (folder / "config.json").unlink()
+    (folder / "config.json").mkdir()
+
+
+TENSOR = {"dtype": "F32", "shape": [2**40, 2**40], "data_offsets": [0, 0]}
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
+        (damage_zeros, "holds zeros only"),
+        (damage_integers, "holds torch.int64; floating-point"),
+        (damage_twice, "ln_f.bias is there twice"),
+        (header([1]), "model.safetensors cannot be read"),
+        (header(b"["), "model.safetensors cannot be read"),
+        (header(b"\xff\xfe"), "model.safetensors cannot be read"),
+        (header(b"[" * 10_000), "model.safetensors cannot be read"),
+        (header({"transformer.wte.weight": TENSOR}), "model.safetensors cannot be read"),
+        (header({"transformer.wte.weight": {**TENSOR, "dtype": "F4"}}), "model.safetensors cannot be read"),
+        (header({}), "tensors are missing"),
+        (damage_long_header, "model.safetensors cannot be read"),
+        (damage_folder, "model.safetensors cannot be read"),
+        (index([]), "a JSON object is expected"),
+        (index({}), "weight_map"),
+        (index({"weight_map": {"a": 3}}), "weight_map"),
+        (index({"weight_map": {"a": ".."}}), "outside"),
+        (index({"weight_map": {"a": "../x.safetensors"}}), "outside"),
+        (index({"weight_map": {"a": "none.safetensors"}}), "none.safetensors cannot be read"),
+        (index({"weight_map": {"a": ""}}), "cannot be read"),
+        (index(b"{" * 10_000), "not valid JSON"),
+        (config_is([]), "a JSON object is expected"),
+        (config_is("gpt2"), "a JSON object is expected"),
+        (config_is(None), "a JSON object is expected"),
+        (config_is(b"[" * 10_000), "not valid JSON"),
+        (config_is(b'{"a":' * 10_000), "not valid JSON"),
+        (config_is(b'{"n_head": ' + b"9" * 5000 + b"}"), "not valid JSON"),
+        (damage_config_folder, "config.json is not a config.json"),
+        (setting(n_head=0), "num_attention_heads is 0"),
+        (setting(n_head=-3), "num_attention_heads is -3"),
+        (setting(n_head=3.0), "num_attention_heads is 3.0"),
+        (setting(n_head=[3]), "num_attention_heads is [3]"),
+        (setting(n_layer=10**9), "num_hidden_layers is 1000000000; at most 1,000"),
+        (setting(vocab_size=True), "vocab_size is True"),
+        (setting(vocab_size=2**40), "vocab_size is 1099511627776; at most"),
+        (setting(layer_norm_epsilon=float("nan")), "rms_norm_eps is nan"),
+        (setting(layer_norm_epsilon=None), "rms_norm_eps is missing"),
+        (setting(layer_norm_epsilon="1e-5"), "rms_norm_eps is '1e-5'"),
+        (setting(layer_norm_epsilon=10**400), "a positive number is needed"),
+        (setting(tie_word_embeddings="no"), "tie_word_embeddings is 'no'"),
+        (setting(layer_types=7), "layer_types is 7"),
+        (setting(layer_types=[[]]), "layer_types is [[]]"),
+        (setting(head_dim=0), "head_dim is 0"),
+        (setting(model_type="x" * 10**6), "model_type 'xxxxxxxxxxxx...xxxxxxxxxxxxx' is not known"),
         (damage_unknown, "unknown tensor transformer.h.0.attn.rotary"),
         (damage_missing, "ln_f.bias"),
         (damage_shape, "wte.weight has shape (101, 48)"),
@@ -177,6 +305,55 @@ def test_a_bad_checkpoint_is_refused_by_name(tmp_path: Path, damage, said: str) 
     with pytest.raises(UserError) as refused:
         load_model(tmp_path)
     assert said in str(refused.value) and "\n" not in str(refused.value)
+    assert len(str(refused.value)) < 800
+
+
+BASE = {
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 96,
+    "max_position_embeddings": 128,
+    "vocab_size": 99,
+    "tie_word_embeddings": True,
+    "sliding_window": None,
+}
+ROPES = st.sampled_from(
+    [
+        {"rope_type": "yarn", "factor": 4.0, "beta_fast": 1e12, "beta_slow": 1e-300},
+        {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 0.5},
+        {"rope_type": "yarn", "factor": 1e12, "rope_theta": 1},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+        {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0 + 1e-15},
+        {"rope_type": "linear", "factor": 1e-300},
+        {"rope_type": "linear", "factor": 1e12, "rope_theta": 1e12},
+        {"rope_type": []},
+        {"rope_type": "default", "rope_theta": 1e-300},
+    ]
+)
+ODD = st.sampled_from([None, True, 0, -1, 3.0, 1e300, float("nan"), 2**70, "", "x", [], [[]], {}, {"a": 1}])
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen3", "mixtral", "gpt_bigcode", "gemma3_text"])
+@given(data=st.data())
+@settings(max_examples=60)
+def test_a_config_with_two_things_wrong_is_read_or_refused(model_type: str, data: st.DataObject) -> None:
+    """What is read is a shape of numbers, and where our decoder runs it, one that can be built."""
+    keys = {**FAMILIES[model_type].defaults, **BASE}
+    names = st.sampled_from(
+        [*keys, "rope_scaling", "layer_types", "head_dim", "rope_theta", "mlp_only_layers"]
+    )
+    raw = {**BASE, "model_type": model_type, **data.draw(st.dictionaries(names, ODD | ROPES, max_size=2))}
+    try:
+        shape = shape_from_config(raw, "config.json")
+        config = gpt_config(HfConfig.of(raw, "config.json"), 64)
+    except UserError as error:
+        assert len(str(error).splitlines()) == 1 and len(str(error)) < 800
+        return
+    assert shape.n_layer == config.n_layer == len(shape.windows)
+    assert config.rope is None or rope_table(config.rope, 64, config.head_dim).isfinite().all()
+    assert empty_model(config).config == config
 
 
 def test_a_transposed_square_projection_changes_the_logits(tmp_path: Path) -> None:

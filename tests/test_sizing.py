@@ -251,7 +251,7 @@ def test_weights_come_from_the_files_where_there_are_any(tmp_path: Path) -> None
     index.write_text(json.dumps({"metadata": {"total_size": 123}}))
     assert read_shape(str(tmp_path)).weights_bytes == 123
     index.write_text("{}")
-    with pytest.raises(UserError, match="size of the weights"):
+    with pytest.raises(UserError, match="total_size: expected a number of bytes, got None"):
         read_shape(str(tmp_path))
 
 

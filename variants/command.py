@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from variants.errors import UserError
+
+
+class Parser(argparse.ArgumentParser):
+    """Refuses bad flags as all bad input is refused: in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(f"{message} (see {self.prog} --help)")
+
 
 Main = Callable[[Sequence[str] | None], int | None]
 
@@ -24,12 +34,29 @@ def run(main: Main, argv: Sequence[str] | None = None) -> None:
 
 def _code(main: Main, argv: Sequence[str] | None) -> str | int | None:
     try:
+        _check(sys.argv[1:] if argv is None else argv)
         return main(argv)
     except SystemExit as stop:  # of --help, whose text is still to be flushed, or of rich at a closed pipe
         return 0 if isinstance(stop.__context__, BrokenPipeError) else stop.code
-    except UserError as error:
-        sys.stderr.write(f"error: {error}\n")
+    except BrokenPipeError:
+        raise
+    except (UserError, OSError) as error:
+        sys.stderr.write(f"error: {' '.join(_said(error).splitlines())}\n")
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
         return 130
+
+
+def _check(words: Sequence[str]) -> None:
+    """What is no text can be no name in a record or on a page."""
+    for word in words:
+        if "\0" in word or any("\ud800" <= character <= "\udfff" for character in word):
+            raise UserError(f"{ascii(word)[:80]} is not valid UTF-8, or holds a NUL character")
+
+
+def _said(error: Exception) -> str:
+    """Of the system: a full disk, a name that is too long, no right to read. Which file, where it says so."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror

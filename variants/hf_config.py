@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 from variants.config import GPTConfig, Rope
@@ -15,18 +15,27 @@ from variants.families import ALIASES, FAMILIES, REFUSED_KEYS, Family
 
 ROPES = ("default", "linear", "llama3", "yarn")
 PLAIN_THETA = 10000.0  # the base that a config.json may leave out
+# Far beyond any model, and near enough that a typing error is refused before memory is asked for it
+MOST, MOST_LAYERS, MOST_NUMBER = 1 << 24, 1000, 1e12
+MOST_JSON_BYTES = 64 << 20  # the index of a model of a terabyte has ten
 
 
-def read_json(file: Path) -> dict[str, Any]:
+def read_json(file: Path, what: str = "a config.json") -> dict[str, Any]:
     """The object in a JSON file. Raises UserError where there is none."""
     try:
+        if not file.exists():
+            raise UserError(f"{file} does not exist; expected a folder in the Hugging Face layout")
+        if not file.is_file() or file.stat().st_size > MOST_JSON_BYTES:
+            raise UserError(
+                f"{file} is not {what} (a file of at most {MOST_JSON_BYTES >> 20} MiB is expected)"
+            )
         raw = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{file} does not exist; expected a folder in the Hugging Face layout") from None
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise UserError(f"{file} cannot be read ({error.strerror})") from None
+    except (ValueError, RecursionError) as error:
         raise UserError(f"{file} is not valid JSON ({error})") from None
     if not isinstance(raw, dict):
-        raise UserError(f"{file}: not a config.json (a JSON object is expected)")
+        raise UserError(f"{file}: not {what} (a JSON object is expected)")
     return raw
 
 
@@ -52,8 +61,8 @@ class HfConfig:
         family = FAMILIES.get(model_type)
         if family is None:
             raise UserError(
-                f"{where}: model_type {model_type!r} is not known here and its cache is not guessed; "
-                f"known: {', '.join(FAMILIES)}"
+                f"{where}: model_type {shortened(model_type)} is not known here and its cache is not "
+                f"guessed; known: {', '.join(FAMILIES)}"
             )
         # an explicit null stays: it undoes a family's default (Mistral without its window)
         values = {**family.defaults, **{ALIASES.get(key, key): value for key, value in inner.items()}}
@@ -67,14 +76,15 @@ class HfConfig:
         """The name by which this file gives the key."""
         return next((theirs for theirs in self.given if ALIASES.get(theirs) == key), key)
 
-    def whole(self, key: str, default: int | None = None) -> int:
-        value = self.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise UserError(f"{self.where}: {key} {_said(value)}; a whole number of at least 1 is needed")
-        return value
+    def whole(self, key: str, default: int | None = None, most: int = MOST) -> int:
+        return _whole(self.get(key, default), key, self.where, most)
 
     def number(self, key: str, default: float | None = None) -> float:
-        return _number(self.get(key, default), key, self.where)
+        return _number(self.values.get(key, default), key, self.where)  # null is no number
+
+    @property
+    def n_layer(self) -> int:
+        return self.whole("num_hidden_layers", most=MOST_LAYERS)
 
     def flag(self, decides: bool | str, default: bool = False) -> bool:
         """A fact that is fixed or that the key `decides`."""
@@ -105,7 +115,7 @@ class HfConfig:
     @property
     def windows(self) -> tuple[int | None, ...]:
         """Per layer the sliding window, or None. `layer_types` in the config wins over the family's rule."""
-        n_layer = self.whole("num_hidden_layers")
+        n_layer = self.n_layer
         if self.get("sliding_window") is None or not self.flag(
             "use_sliding_window", self.family.windows != "upper"
         ):
@@ -119,10 +129,12 @@ class HfConfig:
             sliding = [self._slides(layer) for layer in range(n_layer)]
         named = self.get("layer_types")
         if named is not None:
+            if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
+                raise UserError(f"{self.where}: layer_types {_said(named)}; a list of names is needed")
             unknown = set(named) - {"full_attention", "sliding_attention"}
             if unknown or len(named) != n_layer:
                 count = f"{len(named)} entries for {n_layer} layers"
-                what = sorted(unknown) if unknown else count
+                what = shortened(sorted(unknown)) if unknown else count
                 raise UserError(f"{self.where}: layer_types has {what}: cannot size this cache")
             sliding = [name == "sliding_attention" for name in named]
         return tuple(self.whole("sliding_window") if slides else None for slides in sliding)
@@ -130,10 +142,12 @@ class HfConfig:
     def _slides(self, layer: int) -> bool:
         """The family's rule: does this layer (from 0) have the window?"""
         if self.family.windows == "upper":
-            return layer >= int(self.get("max_window_layers", 28))
+            return layer >= _whole(
+                self.get("max_window_layers", 28), "max_window_layers", self.where, least=0
+            )
         every = self.get("sliding_window_pattern", self.family.full_every)
         if self.family.windows == "pattern" and not (isinstance(every, int) and every > 0):
-            raise UserError(f"{self.where}: sliding_window_pattern {every!r} is not known here")
+            raise UserError(f"{self.where}: sliding_window_pattern {shortened(every)} is not known here")
         return self.family.windows == "all" or (layer + 1) % every != 0
 
 
@@ -151,14 +165,14 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         )
     for key, value in family.required.items():
         if config.get(key, value) != value:
-            said = f"{config.spelled(key)} = {config.get(key)!r}"
+            said = f"{config.spelled(key)} = {shortened(config.get(key))}"
             raise UserError(f"{where}: {said} is not supported, only {value!r}")
     limit = config.whole("max_position_embeddings", config.get("n_ctx"))
     n_ctx = min(positions or limit, limit)
     _refuse_short_windows(config, n_ctx)
     try:
         return GPTConfig(
-            n_layer=config.whole("num_hidden_layers"),
+            n_layer=config.n_layer,
             n_head=config.whole("num_attention_heads"),
             n_embd=config.whole("hidden_size"),
             n_kv_head=config.n_kv_head,
@@ -167,7 +181,7 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
             n_inner=config.whole("intermediate_size", 4 * config.whole("hidden_size")),
             tied_head=config.flag("tie_word_embeddings", family.tied),
             layer_norm_epsilon=config.number("rms_norm_eps", 1e-5 if family.norm_bias else 1e-6),
-            head_width=config.head_dim if config.get("head_dim") else None,
+            head_width=None if config.get("head_dim") is None else config.head_dim,
             norm="layer" if family.norm_bias else "rms",
             gated=family.gated,
             qkv_bias=config.flag(family.qkv_bias),
@@ -195,31 +209,32 @@ def _rope(config: HfConfig, limit: int) -> Rope:
         raise UserError(f"{config.where}: rope parameters {_said(given)}; an object is needed")
     where, kind = config.where, str(given.get("rope_type", given.get("type", "default")))
     if kind not in ROPES:
-        raise UserError(f"{where}: rope_type {kind!r} is not supported, only {', '.join(ROPES)}")
+        raise UserError(f"{where}: rope_type {shortened(kind)} is not supported, only {', '.join(ROPES)}")
     for key, plain in (("partial_rotary_factor", 1.0), ("mscale", None), ("truncate", True)):
         if (value := given.get(key, config.get(key, plain))) not in (plain, None):
-            raise UserError(f"{where}: {key} = {value!r} is not supported")
+            raise UserError(f"{where}: {key} = {shortened(value)} is not supported")
 
     def number(key: str, default: float | None = None) -> float:
         value = given.get(key)
         return _number(default if value is None else value, key, where)
 
     theta = number("rope_theta", config.get("rope_theta", PLAIN_THETA))
+    if theta <= 1:
+        raise UserError(f"{where}: rope_theta is {theta}; a base above 1 is needed")
     if kind == "default":
         return Rope(theta)
     factor = number("factor")
+    if factor < 1:
+        raise UserError(f"{where}: factor is {factor}; at least 1 is needed, positions are stretched")
     if kind == "linear":
         return Rope(theta, "linear", factor)
-    trained = int(number("original_max_position_embeddings", limit))
+    longest = given.get("original_max_position_embeddings")
+    trained = _whole(limit if longest is None else longest, "original_max_position_embeddings", where)
     if kind == "llama3":
-        return Rope(
-            theta,
-            "llama3",
-            factor,
-            trained,
-            low_freq_factor=number("low_freq_factor"),
-            high_freq_factor=number("high_freq_factor"),
-        )
+        low, high = number("low_freq_factor"), number("high_freq_factor")
+        if low >= high:
+            raise UserError(f"{where}: low_freq_factor {low} is not below high_freq_factor {high}")
+        return Rope(theta, "llama3", factor, trained, low_freq_factor=low, high_freq_factor=high)
     fixed = given.get("attention_factor")
     return Rope(
         theta,
@@ -232,12 +247,20 @@ def _rope(config: HfConfig, limit: int) -> Rope:
     )
 
 
+def _whole(value: Any, key: str, where: str, most: int = MOST, least: int = 1) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        raise UserError(f"{where}: {key} {_said(value)}; a whole number of at least {least} is needed")
+    if value > most:
+        raise UserError(f"{where}: {key} {_said(value)}; at most {most:,} is known here")
+    return value
+
+
 def _number(value: Any, key: str, where: str) -> float:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not math.isfinite(value) or value <= 0:
+    if not plain or not 0 < value <= MOST_NUMBER:
         raise UserError(f"{where}: {key} {_said(value)}; a positive number is needed")
     return float(value)
 
 
 def _said(value: Any) -> str:
-    return "is missing" if value is None else f"is {value!r}"
+    return "is missing" if value is None else f"is {shortened(value)}"

@@ -7,18 +7,17 @@ and converted one by one, so that no second copy of the model stands in memory.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 
 from variants.config import GPTConfig
-from variants.errors import UserError
+from variants.errors import UserError, one_line
 from variants.families import Names, Piece
 from variants.hf_config import HfConfig, gpt_config, read_json
 from variants.model import GPT, empty_model
@@ -76,11 +75,15 @@ class _Checkpoint:
                 raise UserError(f"{file}: unknown tensor {stored}; config.json describes no such weight")
             if self.names.transposed and name.startswith(f"{self.names.layers}.") and tensor.dim() == 2:
                 tensor = tensor.t()
+            if any(part in pieces[ours] for part in parts):
+                raise UserError(f"{file}: {stored} is there twice, with and without {self.names.prefix}")
             rows = [self._rows(ours, part) for part in parts]
             _check(tensor, (sum(rows), *self.wanted[ours].shape[1:]), f"{file}: {stored}")
             ready = tensor.to(dtype=dtype, device=device).contiguous()
             if not bool(torch.isfinite(ready).all()):
                 raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")
+            if name.endswith(".weight") and not bool(ready.any()):
+                raise UserError(f"{file}: {stored} holds zeros only: nothing can be proven or timed with it")
             pieces[ours].update(zip(parts, ready.split(rows), strict=True))
         parts_of = {name: self._parts(name) for name in self.wanted}
         missing = [
@@ -137,8 +140,8 @@ def _tensors(folder: Path) -> Iterator[tuple[Path, str, Tensor]]:
             with safe_open(file, framework="pt") as opened:
                 for name in opened.keys():  # noqa: SIM118
                     yield file, name, opened.get_tensor(name)
-        except (SafetensorError, OSError) as error:
-            raise UserError(f"{file} cannot be read: {error}") from None
+        except Exception as error:  # the library's own, of its header, or of a type that torch lacks
+            raise UserError(f"{file} cannot be read: {one_line(error)}") from None
 
 
 def _files(folder: Path) -> list[Path]:
@@ -146,11 +149,11 @@ def _files(folder: Path) -> list[Path]:
     if single.exists():
         return [single]
     if index.exists():
-        try:
-            names = sorted(set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values()))
-        except (json.JSONDecodeError, UnicodeDecodeError, KeyError, AttributeError, TypeError):
-            raise UserError(f"{index} is not a safetensors index") from None
-        if any(Path(name).name != name for name in names):
+        placed = read_json(index, "a safetensors index").get("weight_map")
+        if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+            raise UserError(f"{index} is not a safetensors index (weight_map: an object of file names)")
+        names = sorted(set(placed.values()))
+        if any(Path(name).name != name or name == ".." for name in names):
             raise UserError(f"{index} names files outside {folder}")
         return [folder / name for name in names]
     pickles = sorted([*folder.glob("*.bin"), *folder.glob("*.pt"), *folder.glob("*.pth")])

@@ -13,10 +13,11 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, Literal
 
 import msgspec
 
+from profiling.results.record import Workload
 from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
@@ -24,6 +25,7 @@ from variants.known_configs import KNOWN_CONFIGS
 from variants.option import declared
 from variants.slots.precision import PrecisionOption
 
+Flag = Literal["context", "steps", "rounds"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = tuple(name for name, option in declared(PrecisionOption).items() if option.plain)
 SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
@@ -31,22 +33,25 @@ SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 wit
 MAX_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others
 
 
-class Parser(argparse.ArgumentParser):
-    """Refuses bad flags as all bad input is refused: in one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message} (see {self.prog} --help)")
+class Parser(command.Parser):
+    """Knows the flags that many experiments have."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; `--seed` and `--threads` are checked here for every experiment that has them."""
+        """As argparse does; numbers that no experiment can use are refused here for all that have them."""
         arguments = super().parse_args(args, namespace)
         seed, threads = getattr(arguments, "seed", 0), getattr(arguments, "threads", None)
+        for name in ("batch", "steps", "rounds"):
+            count = getattr(arguments, name, None)
+            if isinstance(count, int) and count < 1:
+                raise UserError(f"--{name} must be at least 1, got {count}")
         if not 0 <= seed < SEEDS:
             raise UserError(f"--seed must be from 0 to 2^63 - 1, got {seed}")
         cores = os.cpu_count() or 1
         most = MAX_PER_CORE * cores
         for count in threads if isinstance(threads, tuple) else (threads,):
-            if count is not None and not 1 <= count <= most:
+            if count is not None and count < 1:
+                raise UserError(f"--threads must be at least 1, got {count}")
+            if count is not None and count > most:
                 raise UserError(
                     f"--threads must be from 1 to {most}, got {count}: beyond {MAX_PER_CORE} for each of "
                     f"the {cores} cores here they do little but wait for each other"
@@ -61,8 +66,25 @@ class _Shape(argparse.Action):
         setattr(namespace, self.dest, SHAPE + values)
 
 
-def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
-    """A parser with the flags that all measuring experiments share. `doc` is the module's docstring."""
+def common_parser(
+    module: str,
+    doc: str,
+    examples: Sequence[str] = (),
+    usual: Workload | None = None,
+    quick: Workload | None = None,
+    used: Sequence[Flag] = ("context", "steps", "rounds"),
+) -> argparse.ArgumentParser:
+    """A parser with the flags that all measuring experiments share. `doc` is the module's docstring.
+
+    `usual` and `quick` are what it does without the flags that are `used`, and with `--quick`.
+    """
+
+    def default(flag: Flag) -> str:
+        if flag not in used:
+            return ": no meaning here"
+        plain, fewer = (_shown(w, flag) for w in (usual or Workload(), quick or usual or Workload()))
+        return f" (default {plain})" if fewer == plain else f" (default {plain}, with --quick {fewer})"
+
     parser = plain_parser(module, doc, examples)
     add = parser.add_argument
     add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
@@ -80,15 +102,24 @@ def common_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argpar
         help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
     )
     add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
-    add("--context", type=integers, metavar="N,N", help="tokens in the cache when a step starts")
+    add(
+        "--context",
+        type=integers,
+        metavar="N,N",
+        help=f"tokens in the cache when a step starts{default('context')}",
+    )
     add("--batch", type=int, default=1, help="rows decoded together (default 1)")
-    add("--steps", type=int, help="timed steps per visit")
-    add("--rounds", type=int, help="rounds; each times everything once, in shuffled order")
+    add("--steps", type=int, help=f"timed steps per visit{default('steps')}")
+    add("--rounds", type=int, help=f"each times everything once, in shuffled order{default('rounds')}")
     add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
     add("--threads", type=int, help="CPU threads (default: torch's)")
     add("--quick", action="store_true", help="fewer rounds and variants; says what it left out")
     add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     return parser
+
+
+def _shown(workload: Workload, flag: Flag) -> str:
+    return ",".join(map(str, workload.contexts)) if flag == "context" else str(getattr(workload, flag))
 
 
 def plain_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
@@ -138,7 +169,12 @@ def console(arguments: argparse.Namespace) -> Any:
 
 def print_json(value: Any) -> None:
     """One object on the last line of stdout; intervals become [low, mid, high]."""
-    sys.stdout.write(msgspec.json.encode(value, enc_hook=list).decode() + "\n")
+    sys.stdout.write(encoded(value) + "\n")
+
+
+def encoded(value: Any) -> str:
+    """As `--json` prints it."""
+    return msgspec.json.encode(value, enc_hook=list).decode()
 
 
 def run(main: command.Main, argv: Sequence[str] | None = None) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 import torch
 
 from experiments.shared.cli import SHAPE
+from profiling.cost.work import parameters
+from profiling.measure.footprint import free_bytes
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.hf_config import HfConfig, gpt_config, read_json
@@ -41,11 +43,14 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
     positions = max(MIN_POSITIONS, *(n + BESIDE_CONTEXT for n in arguments.context or (0,)))
     if arguments.threads is not None:
         torch.set_num_threads(arguments.threads)
-    if arguments.model in PRESETS:
-        return random_model(PRESETS[arguments.model], arguments.seed, dtype, device)
+    config = PRESETS.get(arguments.model)
     if arguments.model.startswith(SHAPE):
-        described = _described(arguments.model.removeprefix(SHAPE))
-        return random_model(gpt_config(described, positions), arguments.seed, dtype, device)
+        config = gpt_config(_described(arguments.model.removeprefix(SHAPE)), positions)
+    if config is not None:
+        needed, free = parameters(config) * dtype.itemsize, free_bytes(device)
+        if needed > free:
+            raise UserError(f"the weights take {needed / 2**30:,.1f} GiB, {free / 2**30:,.1f} are free here")
+        return random_model(config, arguments.seed, dtype, device)
     folder = Path(arguments.model)
     if not folder.is_dir():
         raise UserError(

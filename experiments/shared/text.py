@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from variants.errors import UserError
+from variants.errors import UserError, one_line
 
 END_OF_TEXT = "<|endoftext|>"
 UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that do not end a character yet
@@ -28,7 +28,15 @@ def load_tokenizer(folder: Path) -> Any | None:
     try:
         return Tokenizer.from_file(str(file))
     except Exception as error:  # the library raises plain Exception
-        raise UserError(f"{file} is not a tokenizer: {error}") from None
+        raise UserError(f"{file} is not a tokenizer: {one_line(error)}") from None
+
+
+def encoded(tokenizer: Any, text: str) -> list[int]:
+    """Token ids of a text. Raises UserError where the tokenizer cannot say them."""
+    try:
+        return list(tokenizer.encode(text).ids)
+    except Exception as error:  # the library raises plain Exception
+        raise UserError(f"tokenizer.json cannot encode the prompt: {one_line(error)}") from None
 
 
 def end_of_text(tokenizer: Any | None) -> int | None:

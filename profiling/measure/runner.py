@@ -77,8 +77,9 @@ class Runner(Generic[M]):
         self.cases: list[Case] = []
         self.kept: list[KeptSteps] = []
         self.drawn: dict[str, Drawn | None] = {}  # the median step of each trace, for the report
+        known = run.record.variants  # of a resumed run: what was found stays until it is found anew
         run.update(
-            variants={v.name: described(v) for v in variants},
+            variants={v.name: known.get(v.name) or described(v) for v in variants},
             entropy=run.record.entropy or secrets.randbits(53),
         )
 
@@ -99,10 +100,11 @@ class Runner(Generic[M]):
             environment=environment(self.model.device),
             workload=self.workload,
             model=Model(model_name, self.precision, self.model.config),
-            peaks=peaks(self.model.device, self.model.dtype),
         )
         for reason in unfit(torch.get_num_threads()):
             self.run.warn(reason)
+        self.run.save()  # before what takes a second: an interrupted run says what it was of
+        self.run.update(peaks=peaks(self.model.device, self.model.dtype))
         self.run.save()
 
     def prove(self) -> None:

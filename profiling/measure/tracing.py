@@ -21,6 +21,7 @@ from profiling.analysis.predict import Costs, Prediction, replay
 from profiling.analysis.timeline import median_step
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
+from profiling.results.folder import part_of
 from profiling.results.record import Counts, Peaks, Phase, Range, Replay, Trace
 from profiling.results.record.pictures import Steps
 from variants.backends.one_launch.backend import OneLaunch, Span
@@ -39,7 +40,7 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
     """
     clock = Clock(decoder.model.device)
     plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
-    part, plain = path.with_name("part-" + path.name), path.with_name("plain-" + path.stem)
+    part, plain = part_of(path), part_of(path)
     launch = decoder.backend if isinstance(decoder.backend, OneLaunch) else None
     if launch:
         launch.watch(True)
@@ -194,7 +195,7 @@ def add_phases(trace: Path, spans: list[Span]) -> None:
         for span in spans
     ]
     content["traceEvents"] += [row for row in rows if start_us <= row["ts"] <= end_us]
-    part = trace.with_name(f"phases-{trace.name}")
+    part = part_of(trace)
     with gzip.open(part, "wt", encoding="utf-8") as file:
         json.dump(content, file)
     part.replace(trace)

@@ -2,17 +2,21 @@
 
     runs/<UTC time>-<device>-<experiment>/run.json, traces/, figures/, report.md
 
-`run.json` is replaced atomically, so a killed run can be reported and resumed. Torch-free: reports are made
-from the folder alone.
+`run.json` is replaced atomically, so a killed run can be reported and resumed. One process at a time writes a
+run; anyone may read it meanwhile. Torch-free: reports are made from the folder alone.
 """
 
 from __future__ import annotations
 
+import errno
+import itertools
 import re
+import secrets
+import shlex
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from profiling.results.record.base import Record
 from profiling.results.record.part import replaced
@@ -22,14 +26,18 @@ from variants.errors import UserError
 R = TypeVar("R", bound=Record)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
 
+LOCK, PART = ".lock", ".part"
+HELD = {errno.EACCES, errno.EAGAIN, errno.EDEADLK}  # how a system says that another process has the lock
+
 
 class RunFolder(Generic[R_co]):
     """A run on disk. `record` is the content of run.json; its lists and mappings grow in place, its other
     fields are replaced by `update`; call `save` after either.
     """
 
-    def __init__(self, path: Path, record: R_co) -> None:
-        self.path, self.record = path, record
+    def __init__(self, path: Path, record: R_co, lock: BinaryIO | None = None) -> None:
+        """`lock` is that of a writer, held until `finish` or `release`."""
+        self.path, self.record, self.lock = path, record, lock
 
     @staticmethod
     def create(out: Path, kind: type[R], device: str) -> RunFolder[R]:
@@ -37,17 +45,34 @@ class RunFolder(Generic[R_co]):
         now, experiment = datetime.now(UTC), kind.kind()
         label = re.sub(r"[^A-Za-z0-9.]+", "_", device).strip("_")[:40]
         stem = f"{now:%Y%m%dT%H%M%S}-{label}-{experiment}".replace(" ", "-")
-        path = next(p for n in range(1000) if not (p := out / (f"{stem}-{n}" if n else stem)).exists())
         try:
-            (path / "traces").mkdir(parents=True)
-        except OSError as error:
-            raise UserError(
-                f"cannot write to {out}: {error.strerror}; choose another folder with --out"
-            ) from None
-        command = " ".join(["python", "-m", f"experiments.{experiment.split()[0]}", *sys.argv[1:]])
-        run = RunFolder(path, kind(command=command, started=now.isoformat(timespec="seconds")))
+            out.mkdir(parents=True, exist_ok=True)
+            names = (f"{stem}-{n}" if n else stem for n in itertools.count())
+            path = next(out / name for name in names if _made(out / name))
+            (path / "traces").mkdir()
+            lock = _locked(path)
+        except (OSError, ValueError) as error:
+            said = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"cannot write to {out}: {said}; choose another folder with --out") from None
+        command = shlex.join(["python", "-m", f"experiments.{experiment.split()[0]}", *sys.argv[1:]])
+        run = RunFolder(path, kind(command=command, started=now.isoformat(timespec="seconds")), lock)
         run.save()
         return run
+
+    @staticmethod
+    def resume(path: Path, kind: type[R]) -> RunFolder[R]:
+        """An existing run, to write on. Parts that a killed process left are removed.
+
+        Raises UserError as `load` does, and where another process writes on it.
+        """
+        RunFolder.load(path, kind)  # a folder that is none gets no lock
+        try:
+            lock = _locked(path)
+            for part in path.rglob(f"*{PART}"):
+                part.unlink()
+        except OSError as error:
+            raise UserError(f"{path}: cannot be written ({error.strerror})") from None
+        return RunFolder(path, RunFolder.load(path, kind).record, lock)
 
     @staticmethod
     def load(path: Path, kind: type[R]) -> RunFolder[R]:
@@ -71,7 +96,14 @@ class RunFolder(Generic[R_co]):
         self.record = replaced(self.record, **changes)
 
     def save(self) -> None:
-        write_atomically(self.path / "run.json", encoded(self.record))
+        """Raises UserError where it cannot be written; what was saved before stays."""
+        try:
+            write_atomically(self.path / "run.json", encoded(self.record))
+        except OSError as error:
+            said = error.strerror or error
+            raise UserError(
+                f"{self.path}: cannot be written ({said}); it holds what was saved before"
+            ) from error
 
     def warn(self, message: str) -> None:
         if message not in self.record.warnings:
@@ -80,10 +112,57 @@ class RunFolder(Generic[R_co]):
     def finish(self) -> None:
         self.update(status="complete", finished=datetime.now(UTC).isoformat(timespec="seconds"))
         self.save()
+        self.release()
+
+    def release(self) -> None:
+        """Let another process write on it."""
+        if self.lock is not None:
+            self.lock.close()
+            self.lock = None
 
 
 def write_atomically(path: Path, content: bytes) -> None:
     """Either the old file or the whole new one is there, never a half."""
-    part = path.with_name(path.name + ".part")
-    part.write_bytes(content)
-    part.replace(path)
+    part = part_of(path)
+    try:
+        part.write_bytes(content)
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+
+
+def part_of(path: Path) -> Path:
+    """Where to write what becomes `path` once it is whole; a name that nobody else writes to."""
+    return path.with_name(secrets.token_hex(8) + PART)
+
+
+def _made(path: Path) -> bool:
+    """False where something is there already."""
+    try:
+        path.mkdir()
+    except FileExistsError:
+        return False
+    return True
+
+
+def _locked(folder: Path) -> BinaryIO:
+    """A file that is locked while it is open: the lock ends with the process, however that ends.
+
+    A file system without locks keeps nobody away. Raises UserError where another process has it.
+    """
+    file = (folder / LOCK).open("wb")
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in HELD:
+            file.close()
+            raise UserError(f"{folder}: another process writes on this run; wait until it ends") from None
+    return file

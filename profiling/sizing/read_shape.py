@@ -6,9 +6,9 @@ or says in a way that is not known here, is a UserError. Known model types: `var
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 from profiling.results.record import ModelShape, replaced
@@ -17,6 +17,8 @@ from variants.config import DTYPE_BYTES, PRESETS
 from variants.errors import UserError
 from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS
+
+MOST_BYTES = 1 << 50
 
 
 def read_shape(model: str) -> ModelShape:
@@ -41,16 +43,24 @@ def read_shape(model: str) -> ModelShape:
 def _stored_weights_bytes(folder: Path) -> int | None:
     """Tensor bytes by the folder's safetensors index or file header; None where there is neither."""
     index, single = folder / "model.safetensors.index.json", folder / "model.safetensors"
-    try:
-        if index.exists():
-            return int(json.loads(index.read_text(encoding="utf-8"))["metadata"]["total_size"])
-        if single.exists():
+    if index.exists():
+        metadata = read_json(index, "a safetensors index").get("metadata")
+        total = metadata.get("total_size") if isinstance(metadata, dict) else None
+        return _bytes(total, f"{index}: metadata.total_size")
+    if single.is_file():
+        try:
             with single.open("rb") as file:
                 header = int.from_bytes(file.read(8), "little")
-            return single.stat().st_size - 8 - header
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{folder}: cannot read the size of the weights ({error!r})") from None
+        except OSError as error:
+            raise UserError(f"{single} cannot be read ({error.strerror})") from None
+        return _bytes(single.stat().st_size - 8 - header, f"{single}: the bytes after its header")
     return None
+
+
+def _bytes(value: Any, where: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST_BYTES:
+        raise UserError(f"{where}: expected a number of bytes, got {shortened(value)}")
+    return int(value)
 
 
 def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | None = None) -> ModelShape:
@@ -66,7 +76,7 @@ def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | No
     plain = dtype in DTYPE_BYTES and not raw.get("quantization_config")
     if weights is None and parameters is not None and plain:
         weights = parameters * DTYPE_BYTES[dtype]
-    limit = config.whole("max_position_embeddings") if config.get("max_position_embeddings") else None
+    limit = None if config.get("max_position_embeddings") is None else config.whole("max_position_embeddings")
     return ModelShape(
         where,
         config.whole("num_attention_heads"),
@@ -95,7 +105,7 @@ def _step_parameters(config: HfConfig, parameters: int) -> int | None:
 def _parameters(config: HfConfig) -> int:
     """Every parameter, a tied lm_head counted once."""
     family, head_dim, n_head = config.family, config.head_dim, config.whole("num_attention_heads")
-    C, vocab, layers = (config.whole(key) for key in ("hidden_size", "vocab_size", "num_hidden_layers"))
+    C, vocab, layers = config.whole("hidden_size"), config.whole("vocab_size"), config.n_layer
     q, kv = n_head * head_dim, config.n_kv_head * head_dim
     attention = C * (q + 2 * kv) + q * C
     attention += (q + 2 * kv) * config.flag(family.qkv_bias) + C * config.flag(family.out_bias)
@@ -111,11 +121,13 @@ def _parameters(config: HfConfig) -> int:
     if family.experts:
         experts = config.whole(family.experts)
         sparse = experts * mlp(config.whole(family.expert_width)) + experts * (C + family.router_bias)
-        every, without = config.get("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+        every, without = config.whole("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
+        if not isinstance(without, list):
+            raise UserError(f"{config.where}: mlp_only_layers is {shortened(without)}; a list is needed")
         is_sparse = [(layer + 1) % every == 0 and layer not in without for layer in range(layers)]
         mlps = sum(sparse if yes else mlp(dense) for yes in is_sparse)
     else:
         mlps = layers * mlp(dense)
-    tables = vocab * (1 if config.get("tie_word_embeddings", family.tied) else 2)
+    tables = vocab * (1 if config.flag("tie_word_embeddings", family.tied) else 2)
     tables += config.whole("max_position_embeddings") if family.positions else 0
     return layers * (attention + norms) + mlps + C * (1 + family.norm_bias) + C * tables

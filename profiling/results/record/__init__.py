@@ -22,6 +22,7 @@ from profiling.results.record.entry import (
     Ops,
     StepPrediction,
 )
+from profiling.results.record.fuzzed import Fuzzed, FuzzRecord
 from profiling.results.record.machine import MachineLook
 from profiling.results.record.part import Part, replaced
 from profiling.results.record.peers import PeerEntry, PeersRecord, PeersWorkload
@@ -110,6 +111,8 @@ __all__ = [
     "FittingPlan",
     "FloorRead",
     "FloorRecord",
+    "FuzzRecord",
+    "Fuzzed",
     "GateCheck",
     "GateResult",
     "Generate",

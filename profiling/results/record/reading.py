@@ -12,6 +12,7 @@ import msgspec
 
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import CalibrateRecord
+from profiling.results.record.fuzzed import FuzzRecord
 from profiling.results.record.peers import PeersRecord
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.record.sized import SizingRecord
@@ -52,6 +53,7 @@ AnyRecord = (
     | SizingRecord
     | PurityRecord
     | FaultsRecord
+    | FuzzRecord
     | ProveRecord
     | PeersRecord
     | GenerateRecord
@@ -140,7 +142,7 @@ def _located(raw: Any, said: str) -> str:
         place.append(int(step) if step.isdigit() and isinstance(_at(raw, place), list) else step)
     named = ".".join(str(step) for step in place)
     key = "a key of " if where.startswith("key in ") else ""
-    return f"{key}{_short(repr(named)[1:-1])}: {what}" if place else what
+    return f"{key}{_short(repr(named)[1:-1])}: {_short(what)}" if place else _short(what)
 
 
 def _error_of(raw: Any) -> str:

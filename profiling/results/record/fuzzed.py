@@ -1,0 +1,33 @@
+"""What became of inputs that were made wrong, and of runs that were killed."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+from profiling.results.record.base import Record
+from profiling.results.record.part import Count, Part
+
+
+class Fuzzed(Part, frozen=True):
+    """Inputs of one kind: how many were read, refused in one line, or failed."""
+
+    read: Count
+    refused: Count
+    failed: Count
+    slowest_s: Annotated[float, Meta(ge=0)]
+
+    @property
+    def inputs(self) -> int:
+        return self.read + self.refused + self.failed
+
+
+class FuzzRecord(Record, frozen=True, kw_only=True, tag="fuzz"):
+    """Hostile inputs by kind; floor runs that were killed, by how far they had come; what failed."""
+
+    seed: int = 0
+    kinds: dict[str, Fuzzed] = {}
+    kills: dict[str, Count] = {}
+    whole: Count = 0  # runs that were gone on with to their end
+    faults: list[str] = []
