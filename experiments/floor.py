@@ -218,8 +218,8 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
         console.print(f"interrupted; continue with --resume {runner.run.path}")
         raise
     finally:
-        build(runner.run.path, runner.drawn)
         runner.run.release()
+        build(runner.run.path, runner.drawn)
 
 
 if __name__ == "__main__":
