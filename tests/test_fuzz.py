@@ -76,8 +76,9 @@ def refuse(text: str) -> Callable[[], None]:
     [
         (lambda: None, "read", ""),
         (refuse("x.json: no"), "refused", "error: x.json: no\n"),
-        (refuse("two\nlines"), "failed", "exit code 2"),
-        (refuse("x" * 3000), "failed", "exit code 2"),
+        (refuse("two\nlines"), "refused", "error: two lines\n"),
+        (refuse("x" * 3000), "refused", "xx ... xx"),
+        (lambda: sys.stderr.write("Traceback") and sys.exit(2), "failed", "exit code 2: Traceback"),
         (crash, "failed", "ZeroDivisionError: a bug"),
         (lambda: sys.exit(1), "failed", "exit code 1"),
         (lambda: sys.exit(0), "read", ""),

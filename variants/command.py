@@ -18,6 +18,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(f"{message} (see {self.prog} --help)")
 
 
+LONGEST = 1000  # characters of a message: a file may hold a name of a million
 Main = Callable[[Sequence[str] | None], int | None]
 
 
@@ -41,7 +42,7 @@ def _code(main: Main, argv: Sequence[str] | None) -> str | int | None:
     except BrokenPipeError:
         raise
     except (UserError, OSError) as error:
-        sys.stderr.write(f"error: {' '.join(_said(error).splitlines())}\n")
+        sys.stderr.write(refusal(error))
         return 2
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
@@ -55,8 +56,12 @@ def _check(words: Sequence[str]) -> None:
             raise UserError(f"{ascii(word)[:80]} is not valid UTF-8, or holds a NUL character")
 
 
-def _said(error: Exception) -> str:
-    """Of the system: a full disk, a name that is too long, no right to read. Which file, where it says so."""
-    if not isinstance(error, OSError) or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+def refusal(error: Exception) -> str:
+    """What is printed of bad input, or of what the system refuses: a full disk, no right to read."""
+    said = str(error)
+    if isinstance(error, OSError) and error.strerror is not None:
+        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    line = " ".join(said.splitlines())
+    return (
+        f"error: {line if len(line) <= LONGEST else f'{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}'}\n"
+    )

@@ -24,6 +24,7 @@ from queue import SimpleQueue
 from random import Random
 from typing import Any, Literal
 
+from variants.command import refusal
 from variants.errors import UserError
 
 LIMIT_S, LIMIT_BYTES = 10.0, 2 << 30
@@ -141,7 +142,8 @@ class _Watch:
             changed = [arguments[0]]
         elif event in ("os.rename", "os.link"):
             changed = [*arguments[:2]]
-        if event in RUNS or not all(self._inside(place) for place in changed):
+        made = event == "os.mkdir" and os.path.realpath(os.fsdecode(arguments[0])) == str(self.out)
+        if event in RUNS or not (made or all(self._inside(place) for place in changed)):
             self.seen = self.seen or f"{event} {arguments!r:.200}"
             raise PermissionError(self.seen)
 
@@ -202,7 +204,7 @@ def ended(call: Callable[[], object]) -> tuple[Literal["read", "refused", "faile
             call()
         except UserError as error:
             code = 2
-            said.write(f"error: {error}\n")
+            said.write(refusal(error))
         except SystemExit as stop:
             code = stop.code or 0
         except BaseException:  # a crash of a library in Rust is no Exception

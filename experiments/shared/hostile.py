@@ -78,11 +78,13 @@ def beside(place: Path, *names: str) -> None:
 def warm_up() -> None:
     """What is loaded or made once: libraries, fonts, the checkpoint."""
     from reports.build import build
+    from variants.model import empty_model
 
     checkpoint()
     shutil.copytree(DATA / "floor_run", "warm-up", dirs_exist_ok=True)
     build(Path("warm-up"))
     tempfile.gettempdir()  # tries by writing which folder that is
+    empty_model(PRESETS["tiny"])  # torch loads its compiler for it
     records(), traces()
 
 
