@@ -142,6 +142,8 @@ class _Watch:
             changed = [arguments[0]]
         elif event in ("os.rename", "os.link"):
             changed = [*arguments[:2]]
+        elif event == "os.symlink":
+            changed = [arguments[1]]
         made = event == "os.mkdir" and os.path.realpath(os.fsdecode(arguments[0])) == str(self.out)
         if event in RUNS or not (made or all(self._inside(place) for place in changed)):
             self.seen = self.seen or f"{event} {arguments!r:.200}"

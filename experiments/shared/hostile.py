@@ -84,7 +84,8 @@ def warm_up() -> None:
     shutil.copytree(DATA / "floor_run", "warm-up", dirs_exist_ok=True)
     build(Path("warm-up"))
     tempfile.gettempdir()  # tries by writing which folder that is
-    empty_model(PRESETS["tiny"])  # torch loads its compiler for it
+    with_positions = HfConfig.of(KNOWN_CONFIGS["llama-2-7b"], "llama-2-7b")
+    empty_model(gpt_config(with_positions, 64))  # torch loads its compiler for it, which makes a folder
     records(), traces()
 
 
@@ -200,10 +201,8 @@ def index(random: Random, place: Path, out: Path) -> Call:
 def tokenizer(random: Random, place: Path, out: Path) -> Call:
     """A tokenizer.json: a prompt to tokens and back."""
     raw = json.loads((checkpoint() / "tokenizer.json").read_bytes())
-    raw |= {
-        "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False},
-        "decoder": {"type": "ByteLevel"},
-    }
+    bytewise = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
+    raw |= {"pre_tokenizer": bytewise, "decoder": bytewise}
     (place / "tokenizer.json").write_bytes(wrong(raw, random))
 
     def call() -> None:
