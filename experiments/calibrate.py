@@ -5,8 +5,8 @@ per step in Python, before every op or inside a kernel, is found within 5 % or 2
 the gap; and on truths that are made, with the noise of this machine, the verdict gives no wrong word.
 
 Duels of single steps as in a run. The waits are injected into the narrow model with as many layers, where 20
-us can be told at all; the baseline is compared with itself at full size. `--run` adds finished runs, whose
-tables hold an A/A ratio each.
+us can be told at all; the baseline is compared with itself at full size. `--run` adds finished runs: their
+answers stand side by side, and their tables hold an A/A ratio each.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ from profiling.results.record import (
 )
 from profiling.results.record.page import Block, Bullets, Table
 from profiling.results.record.workload import FLOOR_ROUNDS
+from reports.numbers import interval
 from variants.errors import UserError
 
 if TYPE_CHECKING:
     from profiling.measure.calibration import Bench
+    from profiling.results.metrics import Measured
     from profiling.results.stats import Interval
     from variants.model import GPT
 
@@ -55,7 +57,7 @@ CONTEXT = 10
 def parser() -> argparse.ArgumentParser:
     parser = cli.common_parser("experiments.calibrate", __doc__ or "", EXAMPLES, used=())
     parser.add_argument(
-        "--run", type=Path, action="append", default=[], help="a finished floor run, for its table's A/A"
+        "--run", type=Path, action="append", default=[], help="a finished floor run, for its answer and A/A"
     )
     return parser
 
@@ -68,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
 
-    ratios = [_table_ratio(path) for path in arguments.run]
+    runs = [_measured(path) for path in arguments.run]
     model, device = model_on_device(arguments)
     run = RunFolder.create(arguments.out, CalibrateRecord, device.type)
     run.update(
@@ -82,15 +84,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.save()
     run.update(made=_made(arguments, run.record), estimators=_estimators(arguments, run.record))
     record = run.record
-    page = page_of(__doc__ or "", run, _answer(record), _tables(record, ratios))
+    page = page_of(__doc__ or "", run, _answer(record), _tables(record, runs))
     return publish(arguments, run, page, injected=record.injected, made=record.made)
 
 
-def _table_ratio(path: Path) -> Interval | None:
+def _measured(path: Path) -> Measured:
     from profiling.results.folder import RunFolder
     from profiling.results.metrics import Measured
 
-    return Measured(RunFolder.load(path, FloorRecord).record).aa_ratio
+    return Measured(RunFolder.load(path, FloorRecord).record)
 
 
 def _benches(arguments: argparse.Namespace, model: GPT) -> tuple[Bench, Bench]:
@@ -185,15 +187,33 @@ def _answer(record: CalibrateRecord) -> str:
     )
 
 
-def _tables(record: CalibrateRecord, ratios: Sequence[Interval | None]) -> list[Block]:
+def _tables(record: CalibrateRecord, runs: Sequence[Measured]) -> list[Block]:
+    ratios = [run.aa_ratio for run in runs]
     step = median(wait.found.step_ms - wait.ms for wait in record.injected)
     return [
+        *([_runs_table(runs)] if runs else []),
         _alarms_table(record.beside_itself, ratios),
         _waits_table(record.injected),
         _made_table(record.made),
         _estimators_table(record.estimators),
         Bullets([f"waits were injected into the narrow model, whose step takes {step:.3g} ms without them"]),
     ]
+
+
+def _runs_table(runs: Sequence[Measured]) -> Table:
+    from profiling.results.verdict import verdict
+
+    rows = []
+    for run in runs:
+        judged = verdict(run)
+        low, high = judged.bounds["launching"] if judged.bounds else (0.0, 1.0)
+        rounds = run.record.workload.rounds if run.record.workload else 0
+        ratio = interval(run.aa_ratio)
+        rows.append(
+            [judged.headline, run.record.started[:16], str(rounds), f"{low:.0%} to {high:.0%}", ratio]
+        )
+    heads = ["answer", "begun", "rounds", "launching, of the excess", "A/A of its table"]
+    return Table(heads, rows, text_columns=2, title="Runs of the study, side by side")
 
 
 def _alarms_table(duels: Sequence[StepDifference], ratios: Sequence[Interval | None]) -> Table:
@@ -225,7 +245,7 @@ def _waits_table(waits: Sequence[InjectedWait]) -> Table:
 
 def _made_table(given: Sequence[WordsGiven]) -> Table:
     from profiling.results.calibration import wrong_words
-    from profiling.results.verdict import UNDECIDED
+    from profiling.results.rules import UNDECIDED
 
     rows = []
     for made in given:

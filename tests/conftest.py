@@ -25,6 +25,7 @@ else:
 if not torch.cuda.is_available():  # must stand before anything imports Triton
     os.environ.setdefault("TRITON_INTERPRET", "1")
 
+from profiling.gate import checks
 from variants.config import PRESETS, GPTConfig
 from variants.model import GPT, random_model
 from variants.slots.attention import FUSED, Attention
@@ -47,6 +48,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for item in items:
             if item.get_closest_marker("gpu"):
                 item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))
+
+
+@pytest.fixture(autouse=True)
+def shorter_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The gate's run of a thousand steps takes longer than all its other checks of a tiny model."""
+    monkeypatch.setattr(checks, "LONG_RUN", 32)
 
 
 @pytest.fixture(scope="session", params=list(CONFIGS))

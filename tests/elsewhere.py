@@ -14,6 +14,7 @@ import os
 import pathlib
 import sys
 from importlib.metadata import packages_distributions
+from types import ModuleType
 
 import matplotlib.pyplot
 import pandas
@@ -31,6 +32,16 @@ GONE = {
         *((os, name) for name in ("sched_getaffinity", "sysconf", "getloadavg", "fork", "uname")),
     ],
 }
+
+
+class Msvcrt(ModuleType):
+    """What Windows alone has: nobody else holds a lock."""
+
+    LK_NBLCK = 2
+
+    @staticmethod
+    def locking(file: int, mode: int, length: int) -> None:
+        assert (mode, length) == (Msvcrt.LK_NBLCK, 1)
 
 
 class NoTriton:
@@ -61,6 +72,8 @@ def main() -> None:
     sys.platform = sys.argv[1]
     for module, name in GONE[sys.platform]:
         delattr(module, name)
+    if sys.platform == "win32":
+        sys.modules["msvcrt"] = Msvcrt("msvcrt")
     from variants import command
 
     command.run(importlib.import_module(f"experiments.{sys.argv[2]}").main, sys.argv[3:])

@@ -7,8 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from floor_run import GOLDEN
 from scipy.stats import binomtest, wilcoxon
 
+from experiments import calibrate
 from profiling.measure import calibration
 from profiling.measure.calibration import WAITS, bench
 from profiling.results.calibration import (
@@ -25,7 +27,10 @@ from profiling.results.calibration import (
     signed_ranks,
     words,
 )
-from profiling.results.record import InjectedWait, Peaks, StepDifference, Truth, Workload
+from profiling.results.folder import RunFolder
+from profiling.results.record import CalibrateRecord, InjectedWait, Peaks, StepDifference, Truth, Workload
+from profiling.results.record.page import Table
+from profiling.results.rules import RULES, UNDECIDED
 from variants.config import PRESETS
 from variants.ladder import ladder
 from variants.model import random_model
@@ -142,3 +147,16 @@ def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(tmp_path: Path
     assert len(made.beside_itself(3, entropy=5).shares) == 3
     found = made.injected(IN_PYTHON, 0.1, 3, 5, tmp_path / "trace.json.gz")
     assert len(found.found.shares) == 3 and len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == 4
+
+
+def test_the_command_shows_runs_alarms_waits_truths_and_estimators(tmp_path: Path) -> None:
+    flags = ["--model", "tiny", "--quick", "--quiet", "--out", str(tmp_path), "--run", str(GOLDEN)]
+    assert calibrate.main(flags) == 0
+    (path,) = tmp_path.iterdir()
+    record = RunFolder.load(path, CalibrateRecord).record
+    tables = {b.title: b for b in record.page.sections[1].blocks if isinstance(b, Table)}
+    assert len(record.beside_itself) == 4 and len(record.injected) == 3 and len(record.made) == 8
+    (row,) = tables["Runs of the study, side by side"].rows
+    assert row[0].split(",")[0] in {*(rule.word for rule in RULES), UNDECIDED}
+    assert {"False alarms", "Injected waits", "The verdict on made truths"} < tables.keys()
+    assert len(record.estimators) == 2 * 5 * len(ESTIMATORS)

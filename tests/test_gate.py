@@ -31,11 +31,6 @@ def gates() -> dict:
     return {}
 
 
-@pytest.fixture(autouse=True)
-def shorter_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "LONG_RUN", 32)
-
-
 def gate_for(gates: dict, config: str, precision: str) -> Gate:
     key = config, precision
     if key not in gates:

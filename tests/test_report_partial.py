@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from floor_run import ROOT, Record, copied, section, tables, text_of
 
-from profiling.results.verdict import NOT_ASKED, UNDECIDED
+from profiling.results.rules import NOT_ASKED, UNDECIDED
 from reports.build import build
 from variants.errors import UserError
 

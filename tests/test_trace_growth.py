@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from profiling.analysis.attribution import cpu
 from profiling.analysis.explain import as_json, explain
 from profiling.trace import load
-from profiling.trace.hostops import host_ops_of
+from profiling.trace.file import host_ops_of
 from profiling.trace.summary import window_numbers
 from tests.synthetic_trace import Synthetic, eager, on_host, replayed
 

@@ -26,8 +26,9 @@ from profiling.results.record import (
     Trace,
     replaced,
 )
+from profiling.results.rules import CONTRASTS, RULES, UNDECIDED, Numbers, judge
 from profiling.results.stats import Estimate
-from profiling.results.verdict import CONTRASTS, RULES, UNDECIDED, Numbers, Verdict, judge, verdict
+from profiling.results.verdict import Verdict, verdict
 
 SAME = Estimate(0.0, 0.01, 99)  # the A/A pair of a steady machine
 METHOD = (Path(__file__).parent.parent / "docs" / "method.md").read_text("utf-8")

@@ -88,19 +88,7 @@ def common_parser(
     parser = plain_parser(module, doc, examples)
     add = parser.add_argument
     add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
-    model = parser.add_mutually_exclusive_group()
-    model.add_argument(
-        "--model",
-        default="gpt2",
-        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout (default gpt2)",
-    )
-    model.add_argument(
-        "--shape",
-        dest="model",
-        action=_Shape,
-        metavar="NAME",
-        help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
-    )
+    _add_model(parser)
     add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
     add(
         "--context",
@@ -116,6 +104,22 @@ def common_parser(
     add("--quick", action="store_true", help="fewer rounds and variants; says what it left out")
     add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
     return parser
+
+
+def _add_model(parser: argparse.ArgumentParser) -> None:
+    model = parser.add_mutually_exclusive_group()
+    model.add_argument(
+        "--model",
+        default="gpt2",
+        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout (default gpt2)",
+    )
+    model.add_argument(
+        "--shape",
+        dest="model",
+        action=_Shape,
+        metavar="NAME",
+        help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
+    )
 
 
 def _shown(workload: Workload, flag: Flag) -> str:

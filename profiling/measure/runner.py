@@ -51,7 +51,8 @@ from profiling.results.record import (
 )
 from profiling.results.record.pictures import Steps as Drawn
 from profiling.results.record.samples import AGAIN_SUFFIX
-from profiling.results.verdict import UNDECIDED, verdict
+from profiling.results.rules import UNDECIDED
+from profiling.results.verdict import verdict
 from variants.errors import one_line
 from variants.ladder import BASELINE
 from variants.model import GPT, random_model

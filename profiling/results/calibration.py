@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from profiling.results.duel import LOOKS, MIN_TRACES, TRACE_EVERY, confidence_of_look
 from profiling.results.record import FalseAlarms, InjectedWait, StepDifference, Truth, WordsGiven
+from profiling.results.rules import UNDECIDED, Numbers, judge
 from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate, widening
-from profiling.results.verdict import UNDECIDED, Numbers, judge
 
 IN_PYTHON, PER_OP, IN_A_KERNEL = "once per step, in Python", "before every op", "inside a kernel"
 NORMAL = 1.959963984540054  # quantile at 97.5 %

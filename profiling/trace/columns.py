@@ -1,8 +1,7 @@
 """From the text of events to columns: a row per complete event, times in integer ns, names as codes.
 
-Of an event only what is used becomes an object, and columns are built piece by piece, since millions of small
-dictionaries cost far more than the table. A time is an integer, a float or a string of microseconds; whatever
-is exact in the file is exact here.
+Of an event only what is used becomes an object, and columns are built piece by piece: millions of small
+dictionaries cost far more. A time is an integer, a float or a string of microseconds; what is exact stays so.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from profiling.trace.names import (
 from profiling.trace.source import Source
 
 Int = npt.NDArray[np.int64]
-_LIMIT_US = 9.0e15
-"""About 285 years of microseconds: beyond it nanoseconds leave int64, and nothing real is there."""
+_LIMIT_US = 9.0e15  # about 285 years: beyond it nanoseconds leave int64, and nothing real is there
 
 
 class Event(msgspec.Struct, gc=False):
@@ -61,8 +59,7 @@ _decode_args = msgspec.json.Decoder(Args).decode
 _decode_all_args = msgspec.json.Decoder(list[Args]).decode
 _NO_ARGS = Args()
 COLUMNS = ["kind", "ts_ns", "dur_ns", "correlation", "graph", "place"]
-OTHER, CALL, WORK, UNKNOWN = range(4)
-"""What is read of an event's arguments, by its category: nothing, a call's, device work's; or not known."""
+OTHER, CALL, WORK, UNKNOWN = range(4)  # what is read of an event's arguments: nothing, a call's, work's
 
 
 @cache

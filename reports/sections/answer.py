@@ -7,8 +7,9 @@ from profiling.results.guard import disturbances
 from profiling.results.peaks import impossible
 from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Bar, Bars
+from profiling.results.rules import CONTRASTS, RULES, UNDECIDED, Numbers
 from profiling.results.stats import Interval
-from profiling.results.verdict import CONTRASTS, QUESTION, RULES, UNDECIDED, Numbers
+from profiling.results.verdict import QUESTION
 from reports.numbers import interval, number
 from reports.study import Study
 from variants.ladder import BASELINE
