@@ -152,16 +152,15 @@ def test_an_interrupted_run_resumes_to_the_same_record(
             raise KeyboardInterrupt
         timed(self, number)
 
-    monkeypatch.setattr(Steps, "__call__", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Steps, "__call__", interrupted)
         floor.main([*FAST, *chosen, "--out", str(tmp_path / "b")])
-    monkeypatch.undo()
     (folder,) = (tmp_path / "b").iterdir()
     half = RunFolder.load(folder, FloorRecord).record
     assert half.status == "incomplete" and {s.round for s in half.samples} == {0}
     assert (folder / "report.md").exists()
     capsys.readouterr()
-    resumed = run(["--resume", str(folder)], capsys)
+    resumed = run(["--resume", str(folder), "--max-time", "1s"], capsys)
     first, second = (RunFolder.load(Path(r["run"]), FloorRecord).record for r in (whole, resumed))
     visits = [sorted((s.round, s.variant, s.width, s.context) for s in d.samples) for d in (first, second)]
     assert visits[0] == visits[1]
@@ -222,6 +221,7 @@ def test_ctrl_c_leaves_a_run_that_can_be_reported(tmp_path: Path) -> None:
         "tiny",
         "--variant",
         "tape",
+        "--quick",
         "--rounds",
         "5000",
     ]

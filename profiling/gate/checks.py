@@ -234,9 +234,9 @@ CHECKS: dict[str, Check] = {
     "ragged rows": ragged_rows,
     "capacity": capacity,
 }
-BRIEF = ("greedy", "forced")  # of a short proof
 SMALL: dict[str, Check] = {
     "batch rows": batch_rows,
     "numerics": numerics,
     "long run": long_run,
 }  # of the small model
+BRIEF = ("greedy", "forced", "batch rows", "numerics")  # of a short proof

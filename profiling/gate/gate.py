@@ -13,7 +13,7 @@ from functools import cached_property
 
 import torch
 
-from profiling.gate.checks import BRIEF, CHECKS, SMALL, Parts
+from profiling.gate.checks import BRIEF, CHECKS, SMALL, Check, Parts
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.known import hold_reference
 from profiling.gate.oracle import Oracle, Truth, agreement_with
@@ -102,18 +102,22 @@ class Gate:
         """`steps` greedy tokens and `forced` random ones are proven, and a few at each of the `contexts` and
         at both ends of the decoder's buckets; `capacity` is that of the decoders.
 
-        `brief`: `check` and the budget consist of the first two only.
+        `brief`: `check` and the budget consist of the first two only, and the small model makes no long run.
         """
         self.model, self.precision, self.batch, self.seed = model, precision, batch, seed
         self.capacity, self.contexts, self.steps, self.forced = capacity, contexts, steps, forced
-        self.checks = {name: CHECKS[name] for name in BRIEF} if brief else CHECKS
+        self.brief = brief
+        self.checks = self._chosen(CHECKS)
         self.scenes: list[Scene] = []
         self._truths: dict[tuple[PrecisionOption, KvOption], Truth] = {}
         self._budgets: dict[str, Budget] = {}
 
+    def _chosen(self, checks: dict[str, Check]) -> dict[str, Check]:
+        return {name: check for name, check in checks.items() if name in BRIEF} if self.brief else checks
+
     def check_briefly(self, decoder: Decoder) -> GateResult:
         """Greedy and forced tokens only: for another width of a model on which the variant passed `check`."""
-        return self._run(decoder, BRIEF)
+        return self._run(decoder, [name for name in CHECKS if name in BRIEF])
 
     def check_only(self, decoder: Decoder, name: str) -> GateResult:
         """One of this gate's checks."""
@@ -233,7 +237,7 @@ class Gate:
         model, scenes = stressed(small_config(self.model.config), ROWS, self.seed)
         model = model.to(dtype=like.dtype, device=like.device)
         gate = Gate(model, self.precision, batch=ROWS, forced=24, seed=self.seed)
-        gate.checks = SMALL
+        gate.checks = self._chosen(SMALL)
         gate.scenes = [scene.on(like.device) for scene in scenes]
         return gate
 

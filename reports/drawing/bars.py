@@ -35,7 +35,7 @@ def draw_bars(panels: Sequence[Bars]) -> Figure:
     for label, row in zip(places[0].get_yticklabels(), rows, strict=True):
         label.set_fontweight("normal" if isinstance(row, Bar) else "bold")
     places[0].set_ylim(len(rows) - 0.4, -0.6)
-    if len(parts) > 1:
+    if len(parts) > 1 and any(len(bar.parts) > 1 for panel in panels for bar in panel.rows):
         handles = [Patch(color=colour(part), label=part.replace("_", " ")) for part in parts]
         figure.legend(handles=handles, loc="outside upper center", ncols=5)
     return figure
