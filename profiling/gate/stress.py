@@ -8,7 +8,8 @@ without its maximum, a skipped slot or a variance in one pass give the right log
 - activations are so small that the norms' epsilon counts, or have means that are large against their spread,
   or outlier channels, by tokens of their own;
 - GELU is used where its tanh approximation differs most from erf (10 % at -3), in the first block;
-- the greatest logit is at the first entry of the vocabulary, at the last, and at two equal ones.
+- head rows of the first and last entry of the vocabulary, and two equal ones, are made to win where the
+  states of several rows allow it (a faulty argmax at the ends is not surely seen).
 
 Keys and values that no text leaves behind are as good as any: a step is a function of them.
 """
