@@ -14,7 +14,7 @@ from experiments.shared.map import ROOMS, arrows, drawn, files_of, imported, imp
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(p.stem for p in (ROOT / "experiments").glob("[a-z]*.py"))
 
-MAX_FILE, MAX_FUNCTION, MAX_SINGLE_SHARE = 300, 45, 0.22  # lines, and of all modules (the goal: a fifth)
+MAX_FILE, MAX_FUNCTION, MAX_SINGLE_SHARE = 300, 45, 0.20  # lines, and of all modules
 
 NEEDS_TORCH = ("profiling.gate", "profiling.measure", "profiling.peers")
 
