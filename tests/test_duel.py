@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,8 +13,7 @@ import torch
 
 from profiling.measure import duel as ring_module
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Plan, Ring, fight, planned, stepping
-from profiling.measure.tracing import profiler_cost_ms
+from profiling.measure.duel import Plan, Ring, fight, planned, profiler_cost_ms, stepping
 from profiling.results.duel import LOOKS, MIN_TRACES, READ, Duel, gap_share, next_look
 from profiling.results.record import Counts, DuelBlock, DuelSteps, DuelTrace, Trace
 
@@ -173,9 +172,15 @@ def test_the_plan_names_what_decides() -> None:
 
 def test_the_profiler_costs_what_it_adds_to_the_fastest_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stalls only add: one of a minute on either side moves nothing."""
-    spans = iter([[3.0, 2.0, 60000.0], [5.5, 60000.0, 5.0], [2.5, 9.0, 1.5]])
-    monkeypatch.setattr(Clock, "each_ms", lambda clock, action, times: next(spans))
-    like = SimpleNamespace(device=torch.device("cpu"))
-    decoder = SimpleNamespace(model=like, rewind=lambda n: None, advance=lambda: None)
+    spans = iter([3.0, 2.0, 60000.0, 5.5, 60000.0, 5.0, 2.5, 9.0, 1.5])
+
+    def each_ms(clock: Clock, action: Callable[[], object], times: int) -> list[float]:
+        action()
+        return [next(spans)]
+
+    monkeypatch.setattr(Clock, "each_ms", each_ms)
+    monkeypatch.setattr(ring_module, "COST_STEPS", 3)
+    decoder: Any = Steps("A", [])  # which holds that every step is at the same context
+    decoder.model = SimpleNamespace(device=torch.device("cpu"))
     case: Any = SimpleNamespace(decoder=decoder, load=lambda n: None)
     assert profiler_cost_ms(case, 6, Clock(torch.device("cpu"))) == pytest.approx(3.5)

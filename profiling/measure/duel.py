@@ -14,15 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+from torch.profiler import profile
+
 from profiling.measure.cases import Case
-from profiling.measure.clock import Clock
-from profiling.measure.tracing import profiler_cost_ms, traced
+from profiling.measure.clock import Clock, activities
+from profiling.measure.tracing import traced
 from profiling.results.duel import MIN_TRACES, READ, TRACE_EVERY, next_look
 from profiling.results.metrics import REPLAYS
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
 
 OTHERS_EVERY = 4  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
+COST_STEPS = 12  # with the profiler, and on either side of it without
 
 Pair = tuple[str, str]
 Timed = Callable[[], float]  # one step at the duel's context, or one plain read: ms
@@ -122,13 +125,29 @@ def traced_beside(
     """A trace between plain steps, and what the profiler adds to an event: seen on the narrow model of as
     many ops, whose step is short enough for it, and at the same time, since it changes with the machine.
     """
-    step_ms = stepping(case, context, clock)
-    before = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
-    trace = traced(case, path, peaks)
-    step_ms = stepping(case, context, clock)
-    after = [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]
+
+    def plain() -> list[float]:
+        step_ms = stepping(case, context, clock)
+        return [step_ms() for _ in range(PLAIN_STEPS // 2 + 1)][1:]  # the first one after a load is slow
+
+    before, trace, after = plain(), traced(case, path, peaks), plain()
     cost_ms, events = profiler_cost_ms(narrow, context, clock), trace.counts.host_ops
     return DuelTrace(median([*before, *after]), 1e3 * cost_ms / events if events else None, trace)
+
+
+def profiler_cost_ms(case: Case, context: int, clock: Clock) -> float:
+    """What the profiler adds to one step of this case: its fastest step with it less its fastest without,
+    since whatever disturbs a step only adds to it.
+    """
+    step_ms = stepping(case, context, clock)
+
+    def fastest() -> float:
+        return min(step_ms() for _ in range(COST_STEPS))
+
+    before = fastest()
+    with profile(activities=activities(case.decoder.model.device)):
+        profiled = fastest()
+    return max(0.0, profiled - min(before, fastest()))
 
 
 def fight(

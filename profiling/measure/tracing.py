@@ -30,7 +30,6 @@ from variants.decoder import Decoder
 WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
 CATEGORY = "one_launch_phase"  # no reader of traces takes it for an op
-COST_STEPS = 12
 
 
 def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
@@ -116,22 +115,6 @@ def _stored(predicted: Prediction | None) -> Replay | None:
         return None
     us = None if predicted.replay_us is None else Range(*predicted.replay_us)
     return Replay(predicted.kind, predicted.step_us, us, predicted.assumptions, dict(predicted.left))
-
-
-def profiler_cost_ms(case: Case, context: int, clock: Clock) -> float:
-    """What the profiler adds to one step of this case: its fastest step with it less its fastest without,
-    since whatever disturbs a step only adds to it.
-    """
-    case.load(context)
-
-    def fastest() -> float:
-        case.decoder.rewind(context)
-        return min(clock.each_ms(case.decoder.advance, COST_STEPS))
-
-    before = fastest()
-    with profile(activities=activities(case.decoder.model.device)):
-        profiled = fastest()
-    return max(0.0, profiled - min(before, fastest()))
 
 
 def _phases(spans: list[Span]) -> dict[str, Phase]:
