@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from variants import build_cache
+from variants.backends import backend
 from variants.backends.backend import why_no_one_launch
 from variants.backends.one_launch import library
 from variants.errors import UserError
@@ -37,6 +38,25 @@ def test_a_failed_build_is_one_line_and_leaves_nothing(
     with pytest.raises(UserError, match=r"building the one-launch kernels failed: .*error"):
         library.load.__wrapped__()
     assert [path for path in (tmp_path / "cache").rglob("*") if path.is_file()] == []
+
+
+def test_a_build_that_was_begun_is_the_one_that_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    sources = tmp_path / "csrc"
+    sources.mkdir()
+    (sources / "op.cpp").write_text("int whole() { return 1; }")
+    monkeypatch.setattr(library, "SOURCES", sources)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    loaded: list[str] = []
+    monkeypatch.setattr(library.torch.ops, "load_library", loaded.append)
+    backend.ONE_LAUNCH.begin("cpu")
+    backend.ONE_LAUNCH.begin("cpu")
+    library.load.__wrapped__()
+    backend.ONE_LAUNCH.begin("cpu")  # there already
+    assert [Path(path).name for path in loaded] == [library.LIBRARY]
+    assert capfd.readouterr().err.count("building") == 1
+    assert [path.name for path in (tmp_path / "cache").rglob("*") if path.is_file()] == [library.LIBRARY]
 
 
 def test_a_build_is_found_by_all_it_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ from variants.ladder import BASELINE
 from variants.model import GPT, random_model
 from variants.spec import Variant
 
-GATE_FORCED = 32  # random tokens that the gate feeds in one by one
+GATE_FORCED = 8  # random tokens fed in one by one behind the prompt; at every context come more
 Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
 
 
@@ -110,6 +110,10 @@ class Runner(Generic[M]):
 
     def prove(self) -> None:
         """Build, predict, warm up and prove every variant at full size."""
+        device = self.model.device.type
+        for variant in self.variants:
+            if variant.why_not(device) is None:
+                variant.backend.begin(device)
         self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
 
     def prepare(self) -> None:

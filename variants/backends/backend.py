@@ -67,6 +67,7 @@ class BackendOption(Option):
     """`build` takes the trunk, whose model and cache the step shares, and how the weights are stored."""
 
     build: Callable[[Trunk, PrecisionOption], Backend]
+    begin: Callable[[str], None]  # start early, and aside, on what building it for this kind of device needs
     owns: tuple[str, ...]  # slots whose options it does not use in a step: it brings its own
     caches: tuple[CacheOption, ...] | None  # that it reads; None: any
     kvs: tuple[KvOption, ...] | None  # stored so; None: any
@@ -127,6 +128,18 @@ def _one_launch(trunk: Trunk, precision: PrecisionOption) -> Backend:
     return PersistentStep(modules.model, modules.static_cache())
 
 
+def nothing_ahead(device: str) -> None:
+    """Building takes no time worth starting early."""
+
+
+def _compile_ahead(device: str) -> None:
+    """The C++ kernels, for half a minute at first use."""
+    if device == "cpu":
+        from variants.backends.one_launch import library
+
+        library.begin()
+
+
 FEWER_LAUNCHES = (
     Move("short", True, "one launch, or few, instead of hundreds"),
     Move("ttft", False, "the prefill is run eagerly"),
@@ -135,6 +148,7 @@ FEWER_LAUNCHES = (
 MODULES = BackendOption(
     name="modules",
     build=lambda trunk, precision: trunk,
+    begin=nothing_ahead,
     owns=(),
     caches=None,
     kvs=None,
@@ -145,6 +159,7 @@ MODULES = BackendOption(
 TRANSFORMERS = BackendOption(
     name="transformers",
     build=lambda trunk, precision: trunk,
+    begin=nothing_ahead,
     owns=("mask", "head", "attention"),
     caches=(CONCAT, STATIC),
     kvs=(AS_PRECISION,),
@@ -155,6 +170,7 @@ TRANSFORMERS = BackendOption(
 FUSED_TRITON = BackendOption(
     name="fused Triton",
     build=_fused_triton,
+    begin=nothing_ahead,
     owns=("mask", "head", "attention"),
     caches=(STATIC,),
     kvs=(AS_PRECISION,),
@@ -165,6 +181,7 @@ FUSED_TRITON = BackendOption(
 ONE_LAUNCH = BackendOption(
     name="one launch",
     build=_one_launch,
+    begin=_compile_ahead,
     owns=("mask", "head", "attention"),
     caches=(STATIC,),
     kvs=(AS_PRECISION,),

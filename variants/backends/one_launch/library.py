@@ -42,8 +42,15 @@ def load() -> None:
         raise UserError(reason)
     library = _library()
     if not library.exists():
-        _build(library)
+        _build(library).finish()
     torch.ops.load_library(str(library))
+
+
+def begin() -> None:
+    """Start the compiler where there is something to build, so that `load` waits less or not at all."""
+    library = _library()
+    if not library.exists():
+        _build(library)
 
 
 def _library() -> Path:
@@ -51,17 +58,34 @@ def _library() -> Path:
     return build_cache.folder("one_launch", *FLAGS, *OPTIMISED, *texts) / LIBRARY
 
 
-def _build(library: Path) -> None:
-    """Compile under a name of its own and move the result: builds may race or die, none is seen half done."""
-    print("building the one-launch kernels, once per machine (half a minute)", file=sys.stderr)
-    library.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=library.parent) as scratch:
-        fresh = Path(scratch) / LIBRARY
-        done = subprocess.run(compile_command("op.cpp", fresh, OPTIMISED), capture_output=True, text=True)
-        if done.returncode:
-            errors = [line for line in done.stderr.splitlines() if "error" in line] or ["no message"]
-            raise UserError(f"building the one-launch kernels failed: {errors[0]}")
-        fresh.replace(library)
+@functools.cache
+def _build(library: Path) -> _Build:
+    return _Build(library)
+
+
+class _Build:
+    """The compiler at work, for what no one else needs a core for.
+
+    It writes under a name of its own, and is moved then: builds may race or die, none is seen half done.
+    """
+
+    def __init__(self, library: Path) -> None:
+        print("building the one-launch kernels, once per machine (half a minute)", file=sys.stderr)
+        library.parent.mkdir(parents=True, exist_ok=True)
+        self.library = library
+        self.scratch = tempfile.TemporaryDirectory(dir=library.parent)
+        self.fresh = Path(self.scratch.name) / LIBRARY
+        command = ["nice", "-n", "19", *compile_command("op.cpp", self.fresh, OPTIMISED)]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+
+    def finish(self) -> None:
+        """Wait for the library; raises UserError where it cannot be built."""
+        with self.scratch:
+            _, said = self.process.communicate()
+            if self.process.returncode:
+                errors = [line for line in said.splitlines() if "error" in line] or ["no message"]
+                raise UserError(f"building the one-launch kernels failed: {errors[0]}")
+            self.fresh.replace(self.library)
 
 
 class PlainRead:
