@@ -7,11 +7,13 @@ stream, in which order, and whose memory it is. What only a device can tell is i
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._inductor.utils import run_and_get_cpp_code
 
 from variants.decoder import Decoder
 from variants.executors import cuda_graph
@@ -304,12 +306,24 @@ def test_compile_does_not_pretend_to_use_graphs() -> None:
     assert isinstance(graphed, Graphed) and isinstance(graphed.inner, Compiled)
 
 
+def test_equal_kernels_of_two_buckets_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A mark that names its graph makes two sources of one kernel, which take seconds each to compile."""
+
+    class Stepper:
+        def step(self, token: Tensor) -> Tensor:
+            return token * 2 + 1
+
+    step, token = Stepper().step, torch.zeros(1, 1)
+    code = run_and_get_cpp_code(Compiled().build, step, token, lambda: None)[1]
+    assert "record_cpp_fused" in code and "graph_" not in code
+
+
 def test_compiled_steps_are_tuned_as_products_of_a_vector_need_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without this setting torch.compile loses to hand-written kernels on a GPU by its defaults alone."""
     asked: dict[str, object] = {}
 
-    def compile_(step: Any, *, options: dict[str, object], **others: object) -> Any:
-        known = torch._inductor.config
+    def compile_(step: Any, *, backend: partial[object], **others: object) -> Any:
+        known, options = torch._inductor.config, backend.keywords["config_patches"]
         assert all(hasattr(known, name.split(".")[0]) for name in options)
         asked.update(options)
         return step

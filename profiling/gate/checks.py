@@ -90,7 +90,7 @@ def second_prompt(trial: Trial) -> Parts:
     session = trial.session()
     for prompt in (trial.prompt, trial.other, trial.prompt):
         session.prefill(prompt)
-        session.feed(trial.elsewhere(4))
+        session.feed(trial.elsewhere(4 if trial.cached else 1))
     return [session.evidence()]
 
 

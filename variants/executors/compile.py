@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._inductor.compile_fx import compile_fx, compile_fx_inner
+from torch._inductor.output_code import OutputCode
+from torch.fx import GraphModule
 
 from variants.executors.executor import TRIAL_STEPS, CompiledStep, Step, WarmUp
 
@@ -28,13 +32,23 @@ class Compiled:
 
     def build(self, step: Step, token: Tensor, restore: Callable[[], None]) -> CompiledStep:
         start = time.perf_counter()
-        options = MARKED | TUNED | self.options
-        compiled = torch.compile(_with_own_code(step), fullgraph=True, dynamic=False, options=options)
+        backend = partial(
+            compile_fx, inner_compile=_without_number, config_patches=MARKED | TUNED | self.options
+        )
+        compiled = torch.compile(_with_own_code(step), fullgraph=True, dynamic=False, backend=backend)
         for _ in range(TRIAL_STEPS):
             compiled(token)
             restore()
         self.log.append(WarmUp(time.perf_counter() - start))
         return lambda: compiled(token)
+
+
+def _without_number(graph: GraphModule, inputs: Sequence[Any], **options: Any) -> OutputCode:
+    """What torch.compile does by itself, but that the marks of kernels do not name their graph.
+
+    A kernel that two buckets share, and most are, would otherwise be compiled twice, for two seconds each.
+    """
+    return compile_fx_inner(graph, inputs, **(options | {"graph_id": None}))
 
 
 def _with_own_code(step: Step) -> Step:

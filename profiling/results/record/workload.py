@@ -11,7 +11,8 @@ from variants.config import GPTConfig
 from variants.errors import UserError
 
 FLOOR_ROUNDS = 8  # of a floor run: what decides is timed in the duel
-BUCKETS = (128, 512, 2048)  # few, since every bucket is one more compiled step to compile, record or capture
+# Few, since every bucket is one more step to compile (20 s for GPT-2), record or capture, and to prove.
+BUCKETS = (128, 1024, 8192)
 
 
 class Workload(Part, frozen=True, kw_only=True):
