@@ -32,9 +32,9 @@ EXAMPLES = (
     *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
     "--resume runs/FOLDER --max-time 2m",
 )
-DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 12.0
+DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 10.0
 USUAL = Workload(rounds=FLOOR_ROUNDS)
-QUICK = Workload(contexts=(10, 100), rounds=4, gate_steps=8, brief_gate=True, ttft_rounds=1, naive_rounds=1)
+QUICK = Workload(contexts=(10, 100), rounds=4, gate_steps=4, brief_gate=True, ttft_rounds=1, naive_rounds=1)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         "--max-time",
         type=cli.seconds,
         metavar="60s",
-        help="for the steps in alternation that decide, at most (default 60s, 12s with --quick)",
+        help="for the steps in alternation that decide, at most (default 60s, 10s with --quick)",
     )
     return parser
 
