@@ -27,6 +27,7 @@ from profiling.results.record import (
     FloorRecord,
     InjectedWait,
     Model,
+    RunAnswer,
     StepDifference,
     Truth,
     WordsGiven,
@@ -34,13 +35,12 @@ from profiling.results.record import (
 )
 from profiling.results.record.page import Block, Bullets, Table
 from profiling.results.record.workload import FLOOR_ROUNDS
+from profiling.results.stats import Interval
 from reports.numbers import interval
 from variants.errors import UserError
 
 if TYPE_CHECKING:
     from profiling.measure.calibration import Bench
-    from profiling.results.metrics import Measured
-    from profiling.results.stats import Interval
     from variants.model import GPT
 
 EXAMPLES = ("", "--quick", "--run runs/A --run runs/B")
@@ -70,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
 
-    runs = [_measured(path) for path in arguments.run]
+    runs = [_answered(path) for path in arguments.run]
     model, device = model_on_device(arguments)
     run = RunFolder.create(arguments.out, CalibrateRecord, device.type)
     run.update(
@@ -78,21 +78,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     full, narrow = _benches(arguments, model)
     entropy = secrets.randbits(53)
-    run.update(entropy=entropy, beside_itself=_beside_itself(arguments, full, entropy))
+    run.update(entropy=entropy, runs=runs, beside_itself=_beside_itself(arguments, full, entropy))
     run.save()
     run.update(injected=_injected(arguments, narrow, entropy))
     run.save()
     run.update(made=_made(arguments, run.record), estimators=_estimators(arguments, run.record))
     record = run.record
-    page = page_of(__doc__ or "", run, _answer(record), _tables(record, runs))
+    page = page_of(__doc__ or "", run, _answer(record), _tables(record))
     return publish(arguments, run, page, injected=record.injected, made=record.made)
 
 
-def _measured(path: Path) -> Measured:
+def _answered(path: Path) -> RunAnswer:
     from profiling.results.folder import RunFolder
     from profiling.results.metrics import Measured
+    from profiling.results.verdict import verdict
 
-    return Measured(RunFolder.load(path, FloorRecord).record)
+    run = Measured(RunFolder.load(path, FloorRecord).record)
+    judged, ratio = verdict(run), run.aa_ratio
+    return RunAnswer(
+        run.record.started,
+        run.record.workload.rounds if run.record.workload else 0,
+        judged.word,
+        judged.headline,
+        judged.bounds["launching"] if judged.bounds else None,
+        None if ratio is None else (ratio.low, ratio.mid, ratio.high),
+    )
 
 
 def _benches(arguments: argparse.Namespace, model: GPT) -> tuple[Bench, Bench]:
@@ -187,12 +197,11 @@ def _answer(record: CalibrateRecord) -> str:
     )
 
 
-def _tables(record: CalibrateRecord, runs: Sequence[Measured]) -> list[Block]:
-    ratios = [run.aa_ratio for run in runs]
+def _tables(record: CalibrateRecord) -> list[Block]:
     step = median(wait.found.step_ms - wait.ms for wait in record.injected)
     return [
-        *([_runs_table(runs)] if runs else []),
-        _alarms_table(record.beside_itself, ratios),
+        *([_runs_table(record.runs)] if record.runs else []),
+        _alarms_table(record),
         _waits_table(record.injected),
         _made_table(record.made),
         _estimators_table(record.estimators),
@@ -200,29 +209,22 @@ def _tables(record: CalibrateRecord, runs: Sequence[Measured]) -> list[Block]:
     ]
 
 
-def _runs_table(runs: Sequence[Measured]) -> Table:
-    from profiling.results.verdict import verdict
-
+def _runs_table(runs: Sequence[RunAnswer]) -> Table:
     rows = []
     for run in runs:
-        judged = verdict(run)
-        low, high = judged.bounds["launching"] if judged.bounds else (0.0, 1.0)
-        rounds = run.record.workload.rounds if run.record.workload else 0
-        ratio = interval(run.aa_ratio)
-        rows.append(
-            [judged.headline, run.record.started[:16], str(rounds), f"{low:.0%} to {high:.0%}", ratio]
-        )
+        launching = "unknown" if run.launching is None else "{:.0%} to {:.0%}".format(*run.launching)
+        ratio = None if run.aa_ratio is None else Interval(*run.aa_ratio)
+        rows.append([run.headline, run.started[:16], str(run.rounds), launching, interval(ratio)])
     heads = ["answer", "begun", "rounds", "launching, of the excess", "A/A of its table"]
     return Table(heads, rows, text_columns=2, title="Runs of the study, side by side")
 
 
-def _alarms_table(duels: Sequence[StepDifference], ratios: Sequence[Interval | None]) -> Table:
-    from profiling.results.calibration import false_alarm, share_interval
+def _alarms_table(record: CalibrateRecord) -> Table:
+    from profiling.results.calibration import false_alarm, share_interval, table_alarms
 
-    known = [ratio for ratio in ratios if ratio is not None]
-    counts = [("duel", sum(map(false_alarm, duels)), len(duels))]
-    if known:
-        counts.append(("table of a run", sum(not ratio.contains(1.0) for ratio in known), len(known)))
+    counts = [("duel", sum(map(false_alarm, record.beside_itself)), len(record.beside_itself))]
+    if any(run.aa_ratio for run in record.runs):
+        counts.append(("table of a run", *table_alarms(record.runs)))
     rows = []
     for name, hits, of in counts:
         low, _, high = share_interval(hits, of)

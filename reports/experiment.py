@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from profiling.results.guard import disturbances
 from profiling.results.record import Claim, Measurement, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
+from reports.numbers import at_commit
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
 
@@ -19,7 +20,7 @@ def page(
     further: Sequence[Section] = (),
 ) -> Page:
     """The answer, what was measured, the published figures (the record's `claims`), how the run was made."""
-    made_by = [f"Made by `{record.command}`, {record.started}.", *record.warnings]
+    made_by = [f"Made by `{record.command}`{at_commit(record.commit)}, {record.started}.", *record.warnings]
     if isinstance(record, Measurement):
         made_by += disturbances(record)
     claims = record.claims

@@ -57,3 +57,8 @@ def joined(names: Sequence[str]) -> str:
     """'`a`, `b` and `c`'."""
     quoted = [code(name) for name in names]
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted)
+
+
+def at_commit(commit: str | None) -> str:
+    """The words " at commit X", or nothing where it is not known."""
+    return f" at commit {commit}" if commit else ""

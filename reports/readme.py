@@ -1,22 +1,26 @@
-"""Puts the numbers of a published run into README.md, so that a command printed every one of them.
+"""Puts the numbers of a published record into README.md, so that a command printed every one of them.
 
     python -m reports.readme reports/published/FOLDER
 
-Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes.
+Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes: of a floor run
+or of a calibration.
 """
 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
+from profiling.results.calibration import false_alarm, placed, recovered, share_interval, wrong_words
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import FloorRecord
+from profiling.results.record import CalibrateRecord, FloorRecord, Record
 from reports.build import study
-from reports.numbers import UNKNOWN, number
+from reports.numbers import UNKNOWN, at_commit, number
 from reports.sections.answer import said
 from variants.command import Parser, run
 from variants.errors import UserError
@@ -46,7 +50,8 @@ def source(run: RunFolder[FloorRecord]) -> str:
     return (
         f"From the committed [report]({run.path.as_posix()}/report.md): {model.name}, {model.precision}, "
         f"batch {workload.batch}, {workload.rounds} interleaved rounds on {where.cpu} ({where.simd}, "
-        f"{where.cores} cores), {minutes}. Times of one table compare by ratio only."
+        f"{where.cores} cores), {minutes}{at_commit(record.commit)}. "
+        "Times of one table compare by ratio only."
     )
 
 
@@ -71,23 +76,51 @@ def judged(run: RunFolder[FloorRecord]) -> str:
     return "\n\n".join(sentence.text for sentence in said(study(run)))
 
 
-PARTS: dict[str, Callable[[RunFolder[FloorRecord]], str]] = {
-    "picture": picture,
-    "source": source,
-    "table": table,
-    "verdict": judged,
+def accuracy(run: RunFolder[CalibrateRecord]) -> str:
+    """How often the instrument was wrong where the truth was known, and what whole runs answered."""
+    record = run.record
+    duels, waits, made, answers = record.beside_itself, record.injected, record.made, record.runs
+    alarms = sum(map(false_alarm, duels))
+    words = Counter(answer.word for answer in answers).most_common()
+    bounded = sum(answer.launching is not None and answer.launching[1] < 1 / 2 for answer in answers)
+    most = share_interval(alarms, len(duels)).high
+    return (
+        f"From the committed [calibration]({run.path.as_posix()}/report.md): of {len(duels)} duels of a step "
+        f"with itself {alarms} called it different (at most {most:.0%} do); of {len(waits)} waits of a known "
+        f"length {sum(map(recovered, waits))} were found within 5 % or 20 us and {sum(map(placed, waits))} "
+        f"put into the right part of the step; of {sum(one.runs for one in made)} verdicts on made truths "
+        f"{sum(map(wrong_words, made))} were wrong. All {len(answers)} whole runs said "
+        f"{' or '.join(f'{word} ({n})' for word, n in words)}; {bounded} of them bound launching below half "
+        f"of the excess."
+    )
+
+
+Part = Callable[[RunFolder[Any]], str]
+PARTS: dict[type[Record], dict[str, Part]] = {
+    FloorRecord: {"picture": picture, "source": source, "table": table, "verdict": judged},
+    CalibrateRecord: {"accuracy": accuracy},
 }
 
 
-def filled(text: str, run: RunFolder[FloorRecord]) -> str:
-    """The text with every block made anew."""
-    return BLOCK.sub(lambda block: f"{block[1]}{PARTS[block[2]](run)}\n{block[3]}", text)
+def filled(text: str, run: RunFolder[Record]) -> str:
+    """The text with every block that this kind of record makes made anew."""
+    parts = PARTS[type(run.record)]
+
+    def made(block: re.Match[str]) -> str:
+        return f"{block[1]}{parts[block[2]](run)}\n{block[3]}" if block[2] in parts else block[0]
+
+    return BLOCK.sub(made, text)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m reports.readme", description="Put a run into README.md.")
     parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
-    published = RunFolder.load(parser.parse_args(argv).run, FloorRecord)
+    published = RunFolder.load(parser.parse_args(argv).run, Record)
+    if type(published.record) not in PARTS:
+        kinds = " or ".join(kind.kind() for kind in PARTS)
+        raise UserError(
+            f"{published.path}: the README shows no run of {published.record.kind()}, only {kinds}"
+        )
     write_atomically(README, filled(README.read_text("utf-8"), published).encode())
 
 

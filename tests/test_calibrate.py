@@ -25,10 +25,19 @@ from profiling.results.calibration import (
     recovered,
     share_interval,
     signed_ranks,
+    table_alarms,
     words,
 )
 from profiling.results.folder import RunFolder
-from profiling.results.record import CalibrateRecord, InjectedWait, Peaks, StepDifference, Truth, Workload
+from profiling.results.record import (
+    CalibrateRecord,
+    InjectedWait,
+    Peaks,
+    RunAnswer,
+    StepDifference,
+    Truth,
+    Workload,
+)
 from profiling.results.record.page import Table
 from profiling.results.rules import RULES, UNDECIDED
 from variants.config import PRESETS
@@ -71,6 +80,16 @@ def test_a_short_wait_is_recovered_within_20_us(found: float, within: bool) -> N
 @pytest.mark.parametrize("gap,in_the_gap", [(1.4, False), (1.6, True)])
 def test_only_what_a_kernel_spends_is_no_gap(kind: str, gap: float, in_the_gap: bool) -> None:
     assert placed(wait(kind, 1.0, 1.0, gap)) is (in_the_gap == (kind != IN_A_KERNEL))
+
+
+def test_a_tables_alarm_is_a_ratio_without_one() -> None:
+    def run(ratio: tuple[float, float, float] | None) -> RunAnswer:
+        return RunAnswer("2026-11-30", 8, "PARTLY", "PARTLY", (0.1, 0.3), ratio)
+
+    assert table_alarms([run((0.9, 1.0, 1.1)), run((1.01, 1.1, 1.2)), run((0.8, 0.9, 0.99)), run(None)]) == (
+        2,
+        3,
+    )
 
 
 def test_an_alarm_is_an_interval_without_zero() -> None:
@@ -156,7 +175,10 @@ def test_the_command_shows_runs_alarms_waits_truths_and_estimators(tmp_path: Pat
     record = RunFolder.load(path, CalibrateRecord).record
     tables = {b.title: b for b in record.page.sections[1].blocks if isinstance(b, Table)}
     assert len(record.beside_itself) == 4 and len(record.injected) == 3 and len(record.made) == 8
-    (row,) = tables["Runs of the study, side by side"].rows
+    (row,), (answer,) = tables["Runs of the study, side by side"].rows, record.runs
+    assert (
+        row[0] == answer.headline and answer.aa_ratio is not None and answer.aa_ratio[0] < answer.aa_ratio[2]
+    )
     assert row[0].split(",")[0] in {*(rule.word for rule in RULES), UNDECIDED}
     assert {"False alarms", "Injected waits", "The verdict on made truths"} < tables.keys()
     assert len(record.estimators) == 2 * 5 * len(ESTIMATORS)

@@ -17,9 +17,17 @@ import torch
 from floor_run import GOLDEN
 
 from experiments.__main__ import questions
+from profiling.results.calibration import IN_PYTHON
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.record import FloorRecord
+from profiling.results.record import (
+    CalibrateRecord,
+    FloorRecord,
+    InjectedWait,
+    Record,
+    RunAnswer,
+    StepDifference,
+)
 from reports import readme
 from reports.numbers import number
 from variants.config import PRESETS
@@ -191,10 +199,34 @@ def collected(files: list[str], chosen: str) -> dict[str, str]:
 
 def test_the_readme_shows_what_its_command_makes() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
-    (path,) = re.findall(r"measured: source -->\n.*?\((reports/published/[^/)]+)/report\.md\)", text)
-    run = RunFolder.load(ROOT / path, FloorRecord)
-    assert {name for _, name, _ in readme.BLOCK.findall(text)} == set(readme.PARTS)
-    assert readme.filled(text, RunFolder(Path(path), run.record)) == text
+    assert {name for _, name, _ in readme.BLOCK.findall(text)} == set().union(*readme.PARTS.values())
+    for name in ("source", "accuracy"):
+        (path,) = re.findall(rf"measured: {name} -->\n.*?\((reports/published/[^/)]+)/report\.md\)", text)
+        run = RunFolder.load(ROOT / path, Record)
+        assert readme.filled(text, RunFolder(Path(path), run.record)) == text
+
+
+def test_a_calibration_fills_its_block_and_leaves_the_others(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(readme, "README", tmp_path / "README.md")
+    readme.README.write_text(
+        "<!-- measured: table -->\nold\n<!-- end -->\n<!-- measured: accuracy -->\nold\n<!-- end -->\n"
+    )
+    words = (("PARTLY", 0.3), ("PARTLY", 0.6), ("REFUTED", 0.05))
+    beside, wait = StepDifference(10.0, [0.01, -0.01] * 4), StepDifference(10.0, [0.1] * 8)
+    run = RunFolder(tmp_path / "run", CalibrateRecord(command="", started="2026-11-30"))
+    run.update(
+        beside_itself=[beside] * 20,
+        injected=[InjectedWait(IN_PYTHON, ms, wait, [1.0], [2.0]) for ms in (1.0, 3.0)],
+        runs=[RunAnswer("2026-11-30", 8, word, word, (0.1, high), None) for word, high in words],
+    )
+    (tmp_path / "run").mkdir()
+    run.save()
+    readme.main([str(tmp_path / "run")])
+    table, _, accuracy = readme.README.read_text().partition("accuracy")
+    assert "old" in table and "old" not in accuracy
+    assert "of 20 duels of a step with itself 0 called it different" in accuracy
+    assert "of 2 waits of a known length 1 were found within 5 % or 20 us and 1 put" in accuracy
+    assert "All 3 whole runs said PARTLY (2) or REFUTED (1); 2 of them bound" in accuracy
 
 
 def test_another_run_replaces_every_number(tmp_path: Path, monkeypatch) -> None:

@@ -241,6 +241,7 @@ def test_compute_takes_over_where_both_times_are_equal() -> None:
         (throughput, ["--batch", "0"], "--batch must be at least 1"),
         (context, ["--context", "10"], "at least two contexts"),
         (context, ["--context", "10,60"], "beyond what this model allows"),
+        (context, ["--context", "57,58"], "leaves no room for a trace"),
         (context, ["--variant", "cudagraph"], "needs a CUDA device"),
         (context, ["--rounds", "0"], "--rounds must be at least 1"),
         (context, ["--precision", "float12"], "--precision"),

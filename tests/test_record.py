@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import subprocess
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
+from profiling.results import folder
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.record import (
     AnyRecord,
@@ -283,3 +287,51 @@ def test_parts_are_frozen() -> None:
     with pytest.raises(AttributeError):
         RECORD.status = "complete"  # type: ignore[misc]
     assert replaced(RECORD, model=Model("gpt2")).model == Model("gpt2") and RECORD.model is None
+
+
+# -- whose code ran -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def checked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The run folder's module as if it lay in this checkout."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    module = tmp_path / "code" / "folder.py"
+    module.parent.mkdir()
+    module.write_text("one = 1\n")
+    for words in (
+        ["init"],
+        ["add", "."],
+        ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "one"],
+    ):
+        subprocess.run(["git", *words], cwd=module.parent, check=True, capture_output=True)
+    monkeypatch.setattr(folder, "__file__", str(module))
+    return module
+
+
+def test_a_record_names_the_commit_and_whether_files_differ(checked_out: Path, tmp_path: Path) -> None:
+    commit = RunFolder.create(tmp_path / "runs", FloorRecord, "cpu").record.commit
+    assert commit is not None and re.fullmatch("[0-9a-f]{12}", commit)
+    checked_out.write_text("one = 2\n")
+    assert folder.checkout() == f"{commit}-changed"
+
+
+def test_a_run_that_another_commit_goes_on_with_says_so(checked_out: Path, tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path / "runs", FloorRecord, "cpu")
+    run.release()
+    checked_out.write_text("one = 2\n")
+    (warning,) = RunFolder.resume(run.path, FloorRecord).record.warnings
+    assert warning == f"begun at commit {run.record.commit}, gone on with at {run.record.commit}-changed"
+
+
+def test_an_installation_inside_of_another_checkout_has_no_commit(
+    checked_out: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder, "__file__", str(checked_out.with_name("installed.py")))
+    assert folder.checkout() is None
+
+
+def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert folder.checkout() is None

@@ -31,6 +31,13 @@ def note(entries: Entries, name: str, **found: object) -> None:
     entries[name] = replaced(entries[name], **found)
 
 
+def begin_building(variants: Sequence[Variant], device: str) -> None:
+    """Start, aside, on what takes long to build, while other variants are proven."""
+    for variant in variants:
+        if variant.why_not(device) is None:
+            variant.backend.begin(device)
+
+
 @dataclass(frozen=True)
 class Proving:
     """`full`: the model itself, not a narrow one of its kind. What is found goes into `entries`."""

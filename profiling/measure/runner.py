@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import secrets
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Generic, TypeVar
@@ -22,7 +21,7 @@ from profiling.measure.duel import Ring, fight, planned, stepping, traced_beside
 from profiling.measure.environment import environment
 from profiling.measure.guard import Guard, unfit
 from profiling.measure.peaks import SquareMatmul, peaks
-from profiling.measure.proving import Proving, note
+from profiling.measure.proving import Proving, begin_building, note
 from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced, traced_and_drawn
 from profiling.measure.visits import (
@@ -54,6 +53,7 @@ from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.rules import UNDECIDED
 from profiling.results.verdict import verdict
 from variants.errors import one_line
+from variants.executors.executor import compiled_graphs
 from variants.ladder import BASELINE
 from variants.model import GPT, random_model
 from variants.spec import Variant
@@ -110,10 +110,7 @@ class Runner(Generic[M]):
 
     def prove(self) -> None:
         """Build, predict, warm up and prove every variant at full size."""
-        device = self.model.device.type
-        for variant in self.variants:
-            if variant.why_not(device) is None:
-                variant.backend.begin(device)
+        begin_building(self.variants, self.model.device.type)
         self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
 
     def prepare(self) -> None:
@@ -140,10 +137,10 @@ class Runner(Generic[M]):
         product = SquareMatmul(self.model.device, self.model.dtype)
         matmul = PlainMatmul(product, self.clock, workload.steps, record.matmuls)
         done = 1 + max((sample.round for sample in record.samples), default=-1)
-        before = _compiled_graphs()
+        before = compiled_graphs()
         for rounds in self._rounds([*steps, *first, *reads, matmul], range(done, workload.rounds)):
             if rounds.is_integer():
-                self.run.update(recompiles_while_timing=_compiled_graphs() - before)
+                self.run.update(recompiles_while_timing=compiled_graphs() - before)
                 self.progress("rounds", int(rounds), workload.rounds)
 
     def duel(self, max_seconds: float, traces: bool) -> None:
@@ -296,9 +293,3 @@ class Runner(Generic[M]):
                 # without a cache a step is a whole text, and the same code at every context
                 self.kept.append(KeptSteps(decoder, contexts if case.cached else contexts[:1], case.load))
             self.run.save()
-
-
-def _compiled_graphs() -> int:
-    """Graphs that torch.compile has built in this process. Loading it for a count would take seconds."""
-    loaded = sys.modules.get("torch._dynamo.utils")
-    return 0 if loaded is None else int(loaded.counters["stats"]["unique_graphs"])

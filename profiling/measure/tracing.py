@@ -22,12 +22,20 @@ from profiling.analysis.timeline import median_step
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
 from profiling.results.folder import part_of
-from profiling.results.record import Counts, Peaks, Phase, Range, Replay, Trace
+from profiling.results.record import (
+    TRACE_WARM_UP,
+    TRACED_STEPS,
+    Counts,
+    Peaks,
+    Phase,
+    Range,
+    Replay,
+    Trace,
+)
 from profiling.results.record.pictures import Steps
 from variants.backends.one_launch.backend import OneLaunch, Span
 from variants.decoder import Decoder
 
-WARM_UP_STEPS, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 LARGE_TRACE_BYTES = 100 << 20
 CATEGORY = "one_launch_phase"  # no reader of traces takes it for an op
 
@@ -38,7 +46,7 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
     Returns their latencies under the profiler, ms, and what the threads of one launch did, if it is one.
     """
     clock = Clock(decoder.model.device)
-    plan = schedule(wait=0, warmup=WARM_UP_STEPS, active=TRACED_STEPS, repeat=1)
+    plan = schedule(wait=0, warmup=TRACE_WARM_UP, active=TRACED_STEPS, repeat=1)
     part, plain = part_of(path), part_of(path)
     launch = decoder.backend if isinstance(decoder.backend, OneLaunch) else None
     if launch:
@@ -50,7 +58,7 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
         schedule=plan,
         on_trace_ready=lambda ready: ready.export_chrome_trace(str(plain)),
     ) as profiler:
-        for _ in range(WARM_UP_STEPS + TRACED_STEPS):
+        for _ in range(TRACE_WARM_UP + TRACED_STEPS):
             latencies += clock.each_ms(decoder.advance, 1)
             profiler.step()
     part.write_bytes(gzip.compress(plain.read_bytes(), 6))  # the profiler's own way is ten times as slow
@@ -60,7 +68,7 @@ def trace_steps(decoder: Decoder, path: Path) -> tuple[list[float], list[Span]]:
         spans = launch.spans()
         add_phases(part, spans)
     part.replace(path)
-    return latencies[WARM_UP_STEPS:], spans
+    return latencies[TRACE_WARM_UP:], spans
 
 
 def traced(case: Case, path: Path, peaks: Peaks) -> Trace:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiling.results.duel import LOOKS, MIN_TRACES, TRACE_EVERY, confidence_of_look
-from profiling.results.record import FalseAlarms, InjectedWait, StepDifference, Truth, WordsGiven
+from profiling.results.record import FalseAlarms, InjectedWait, RunAnswer, StepDifference, Truth, WordsGiven
 from profiling.results.rules import UNDECIDED, Numbers, judge
 from profiling.results.stats import CONFIDENCE, Estimate, Interval, combined, estimate, widening
 
@@ -30,6 +30,12 @@ def false_alarm(difference: StepDifference) -> bool:
     """Whether a step is called different from itself."""
     ms = found_ms(difference)
     return ms is not None and not ms.contains(0.0)
+
+
+def table_alarms(runs: Sequence[RunAnswer]) -> tuple[int, int]:
+    """In how many runs the rounds call the baseline different from itself, and of how many that is known."""
+    ratios = [Interval(*run.aa_ratio) for run in runs if run.aa_ratio is not None]
+    return sum(not ratio.contains(1.0) for ratio in ratios), len(ratios)
 
 
 def recovered(wait: InjectedWait) -> bool:

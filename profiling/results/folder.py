@@ -13,6 +13,7 @@ import itertools
 import re
 import secrets
 import shlex
+import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,7 +56,8 @@ class RunFolder(Generic[R_co]):
             said = error.strerror if isinstance(error, OSError) else error
             raise UserError(f"cannot write to {out}: {said}; choose another folder with --out") from None
         command = shlex.join(["python", "-m", f"experiments.{experiment.split()[0]}", *sys.argv[1:]])
-        run = RunFolder(path, kind(command=command, started=now.isoformat(timespec="seconds")), lock)
+        started = now.isoformat(timespec="seconds")
+        run = RunFolder(path, kind(command=command, commit=checkout(), started=started), lock)
         run.save()
         return run
 
@@ -72,7 +74,12 @@ class RunFolder(Generic[R_co]):
                 part.unlink()
         except OSError as error:
             raise UserError(f"{path}: cannot be written ({error.strerror})") from None
-        return RunFolder(path, RunFolder.load(path, kind).record, lock)
+        run = RunFolder(path, RunFolder.load(path, kind).record, lock)
+        if (commit := checkout()) != run.record.commit:
+            run.warn(
+                f"begun at commit {run.record.commit or 'unknown'}, gone on with at {commit or 'unknown'}"
+            )
+        return run
 
     @staticmethod
     def load(path: Path, kind: type[R]) -> RunFolder[R]:
@@ -135,6 +142,22 @@ def write_atomically(path: Path, content: bytes) -> None:
 def part_of(path: Path) -> Path:
     """Where to write what becomes `path` once it is whole; a name that nobody else writes to."""
     return path.with_name(secrets.token_hex(8) + PART)
+
+
+def checkout() -> str | None:
+    """The commit of the checkout that this code runs from, or None: see `Record.commit`."""
+    here = Path(__file__)
+
+    def git(*words: str) -> str | None:
+        try:
+            done = subprocess.run(["git", "-C", str(here.parent), *words], capture_output=True, text=True)
+        except OSError:
+            return None
+        return None if done.returncode else done.stdout.strip()
+
+    if git("ls-files", "--error-unmatch", here.name) is None:  # installed, if inside of another checkout
+        return None
+    return git("describe", "--always", "--abbrev=12", "--dirty=-changed", "--exclude=*")
 
 
 def _made(path: Path) -> bool:

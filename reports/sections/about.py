@@ -5,7 +5,7 @@ from __future__ import annotations
 from profiling.results.record import Gpu, Model
 from profiling.results.record.page import Bullets, Code, Section, Sentence, Table
 from profiling.results.record.workload import FLOOR_ROUNDS
-from reports.numbers import code, interval, joined, number
+from reports.numbers import at_commit, code, interval, joined, number
 from reports.study import Study
 
 STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
@@ -108,7 +108,7 @@ def reproduce(study: Study) -> Section:
     return Section(
         "How to make it again",
         [
-            Sentence("The run:"),
+            Sentence(f"The run{at_commit(study.record.commit)}:"),
             Code(study.record.command),
             Sentence("This report, from the run folder alone:"),
             Code(f"python -m reports.build {study.folder}"),

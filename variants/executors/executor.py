@@ -31,6 +31,12 @@ class WarmUp:
     bytes: dict[str, int] = field(default_factory=dict)
 
 
+def compiled_graphs() -> int:
+    """Graphs that torch.compile has built in this process. Loading it for a count would take seconds."""
+    loaded = sys.modules.get("torch._dynamo.utils")
+    return 0 if loaded is None else int(loaded.counters["stats"]["unique_graphs"])
+
+
 class Executor(Protocol):
     """How a step is run: what makes a compiled step of it. `log`: what each one cost to build."""
 

@@ -8,6 +8,7 @@ from profiling.results.record.calibrated import (
     CalibrateRecord,
     FalseAlarms,
     InjectedWait,
+    RunAnswer,
     StepDifference,
     Truth,
     WordsGiven,
@@ -77,10 +78,12 @@ from profiling.results.record.untimed import (
     TraceReaders,
     WorkRecord,
 )
-from profiling.results.record.workload import BUCKETS, Workload
+from profiling.results.record.workload import BUCKETS, TRACE_WARM_UP, TRACED_STEPS, Workload
 
 __all__ = [
     "BUCKETS",
+    "TRACED_STEPS",
+    "TRACE_WARM_UP",
     "Agreement",
     "AnyRecord",
     "ArticlesRecord",
@@ -148,6 +151,7 @@ __all__ = [
     "Range",
     "Record",
     "Replay",
+    "RunAnswer",
     "Sample",
     "Sampling",
     "Served",

@@ -18,11 +18,15 @@ from variants.ladder import BASELINE
 
 
 class Record(Part, frozen=True, kw_only=True, tag_field="experiment"):
-    """Of one run of any experiment. Lists grow as results arrive; None is what is not known yet."""
+    """Of one run of any experiment. Lists grow as results arrive; None is what is not known yet.
+
+    `commit`: whose code ran, with "-changed" where files differed from it; None outside of a checkout.
+    """
 
     schema: Literal[3] = 3
     status: Literal["incomplete", "complete"] = "incomplete"
     command: str
+    commit: str | None = None
     started: str
     finished: str | None = None
     warnings: list[str] = []

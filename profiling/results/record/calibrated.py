@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from profiling.results.record.base import Record
-from profiling.results.record.part import Count, Ms, Part, Us
+from profiling.results.record.part import Count, Ms, Part, Share, Us
 
 
 class StepDifference(Part, frozen=True):
@@ -60,11 +60,25 @@ class FalseAlarms(Part, frozen=True):
     width: float
 
 
+class RunAnswer(Part, frozen=True):
+    """What a run of the study answered. `launching`: low and high share of the excess; `aa_ratio`: low,
+    middle and high of its baseline beside itself in the rounds; None where the run cannot tell.
+    """
+
+    started: str
+    rounds: Count
+    word: str
+    headline: str
+    launching: tuple[Share, Share] | None
+    aa_ratio: tuple[float, float, float] | None
+
+
 class CalibrateRecord(Record, frozen=True, kw_only=True, tag="calibrate"):
-    """False alarms, injected waits, and verdicts on made truths."""
+    """False alarms, injected waits, verdicts on made truths, and the answers of whole runs."""
 
     entropy: Count = 0
     beside_itself: list[StepDifference] = []
     injected: list[InjectedWait] = []
     made: list[WordsGiven] = []
     estimators: list[FalseAlarms] = []
+    runs: list[RunAnswer] = []

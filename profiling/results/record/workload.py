@@ -13,6 +13,7 @@ from variants.errors import UserError
 FLOOR_ROUNDS = 8  # of a floor run: what decides is timed in the duel
 # Few, since every bucket is one more step to compile (20 s for GPT-2), record or capture, and to prove.
 BUCKETS = (128, 1024, 8192)
+TRACE_WARM_UP, TRACED_STEPS = 3, 5  # few: a trace of many steps opens empty in the viewers
 
 
 class Workload(Part, frozen=True, kw_only=True):
@@ -47,6 +48,12 @@ class Workload(Part, frozen=True, kw_only=True):
             raise UserError(
                 f"context {max(self.contexts)} is beyond what this model allows: its limit is {config.n_ctx} "
                 f"tokens, and a visit adds {self.tokens_after}; the largest context here is {limit}"
+            )
+        traced = TRACE_WARM_UP + TRACED_STEPS
+        if min(self.contexts) > config.n_ctx - traced:
+            raise UserError(
+                f"context {min(self.contexts)} leaves no room for a trace, which adds {traced} tokens to the "
+                f"smallest context: this model holds {config.n_ctx}; give a smaller one beside it"
             )
 
     def buckets(self, config: GPTConfig) -> tuple[int, ...]:
