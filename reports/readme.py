@@ -83,13 +83,15 @@ def accuracy(run: RunFolder[CalibrateRecord]) -> str:
     alarms = sum(map(false_alarm, duels))
     words = Counter(answer.word for answer in answers).most_common()
     bounded = sum(answer.launching is not None and answer.launching[1] < 1 / 2 for answer in answers)
+    sides = [placed(wait) for wait in waits]
     most = share_interval(alarms, len(duels)).high
+    judged = sum(one.runs for one in made)
     return (
         f"From the committed [calibration]({run.path.as_posix()}/report.md): of {len(duels)} duels of a step "
         f"with itself {alarms} called it different (at most {most:.0%} do); of {len(waits)} waits of a known "
-        f"length {sum(map(recovered, waits))} were found within 5 % or 20 us and {sum(map(placed, waits))} "
-        f"put into the right part of the step; of {sum(one.runs for one in made)} verdicts on made truths "
-        f"{sum(map(wrong_words, made))} were wrong. All {len(answers)} whole runs said "
+        f"length {sum(map(recovered, waits))} were found within 5 % or 20 us, {sides.count(True)} put into "
+        f"the right part of the step and {sides.count(False)} into a wrong one; of {judged} verdicts on made "
+        f"truths {sum(map(wrong_words, made))} were wrong. All {len(answers)} whole runs said "
         f"{' or '.join(f'{word} ({n})' for word, n in words)}; {bounded} of them bound launching below half "
         f"of the excess."
     )

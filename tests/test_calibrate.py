@@ -22,6 +22,7 @@ from profiling.results.calibration import (
     false_alarm,
     false_alarms,
     placed,
+    precise,
     recovered,
     share_interval,
     signed_ranks,
@@ -37,6 +38,7 @@ from profiling.results.record import (
     StepDifference,
     Truth,
     Workload,
+    replaced,
 )
 from profiling.results.record.page import Table
 from profiling.results.rules import RULES, UNDECIDED
@@ -63,7 +65,9 @@ def test_the_interval_of_a_share_is_wilsons(hits: int, of: int) -> None:
 
 def wait(kind: str, ms: float, found: float, gap: float = 2.0) -> InjectedWait:
     """Found of a step of 10 ms, whose gap without the wait is 1 ms."""
-    return InjectedWait(kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0], [gap])
+    return InjectedWait(
+        kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0, 1.0], [gap - 0.01, gap + 0.01]
+    )
 
 
 @pytest.mark.parametrize("found,within", [(1.049, True), (1.051, False), (0.949, False), (0.951, True)])
@@ -80,6 +84,12 @@ def test_a_short_wait_is_recovered_within_20_us(found: float, within: bool) -> N
 @pytest.mark.parametrize("gap,in_the_gap", [(1.4, False), (1.6, True)])
 def test_only_what_a_kernel_spends_is_no_gap(kind: str, gap: float, in_the_gap: bool) -> None:
     assert placed(wait(kind, 1.0, 1.0, gap)) is (in_the_gap == (kind != IN_A_KERNEL))
+    assert placed(replaced(wait(kind, 1.0, 1.0), gaps_waiting_ms=[0.5, 3.5])) is None
+
+
+def test_a_duel_goes_on_until_it_can_tell() -> None:
+    few, many = StepDifference(10.0, [0.09, 0.11] * 4), StepDifference(10.0, [0.09, 0.11] * 200)
+    assert not precise(few, 1.0) and precise(many, 1.0) and not precise(many, 0.2)
 
 
 def test_a_tables_alarm_is_a_ratio_without_one() -> None:
@@ -164,8 +174,9 @@ def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(tmp_path: Path
     model = random_model(replace(PRESETS["tiny"], n_layer=2))
     made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
     assert len(made.beside_itself(3, entropy=5).shares) == 3
-    found = made.injected(IN_PYTHON, 0.1, 3, 5, tmp_path / "trace.json.gz")
-    assert len(found.found.shares) == 3 and len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == 4
+    found = made.injected(IN_PYTHON, 0.1, 0.0, 5, tmp_path / "trace.json.gz")
+    assert len(found.found.shares) == calibration.LOOK
+    assert len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == calibration.TRACES
 
 
 def test_the_command_shows_runs_alarms_waits_truths_and_estimators(tmp_path: Path) -> None:

@@ -216,7 +216,7 @@ def test_a_calibration_fills_its_block_and_leaves_the_others(tmp_path: Path, mon
     run = RunFolder(tmp_path / "run", CalibrateRecord(command="", started="2026-11-30"))
     run.update(
         beside_itself=[beside] * 20,
-        injected=[InjectedWait(IN_PYTHON, ms, wait, [1.0], [2.0]) for ms in (1.0, 3.0)],
+        injected=[InjectedWait(IN_PYTHON, ms, wait, [1.0, 1.1], [2.0, 2.1]) for ms in (1.0, 3.0)],
         runs=[RunAnswer("2026-11-30", 8, word, word, (0.1, high), None) for word, high in words],
     )
     (tmp_path / "run").mkdir()
@@ -225,7 +225,9 @@ def test_a_calibration_fills_its_block_and_leaves_the_others(tmp_path: Path, mon
     table, _, accuracy = readme.README.read_text().partition("accuracy")
     assert "old" in table and "old" not in accuracy
     assert "of 20 duels of a step with itself 0 called it different" in accuracy
-    assert "of 2 waits of a known length 1 were found within 5 % or 20 us and 1 put" in accuracy
+    assert (
+        "of 2 waits of a known length 1 were found within 5 % or 20 us, 1 put into" in accuracy
+    )
     assert "All 3 whole runs said PARTLY (2) or REFUTED (1); 2 of them bound" in accuracy
 
 

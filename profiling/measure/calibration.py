@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.overrides import TorchFunctionMode
 
 from profiling.measure.cases import Case, Inputs
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Ring, stepping, traced_beside
-from profiling.results.calibration import IN_A_KERNEL, IN_PYTHON, PER_OP
+from profiling.results.calibration import IN_A_KERNEL, IN_PYTHON, PER_OP, precise
 from profiling.results.duel import Duel, gap_share
 from profiling.results.record import (
     DuelBlock,
@@ -38,7 +38,8 @@ from variants.model import GPT
 from variants.spec import Variant
 
 PLAIN, WAITING = "plain", "waiting"
-TRACES = 4  # of either contestant
+TRACES = 8  # of either contestant, in turn
+LOOK = 20  # blocks between two looks
 
 
 def spin(ms: float) -> None:
@@ -55,15 +56,15 @@ def slow_copy(logits: Tensor, ms: float) -> Tensor:
     return logits.clone()
 
 
-class _BeforeEachOp(TorchDispatchMode):
-    """A dispatcher that takes `ms` longer for every op."""
+class _BeforeEachOp(TorchFunctionMode):
+    """Python that takes `ms` longer before every call of torch; what a dispatcher spends is inside of ops."""
 
     def __init__(self, ms: float) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.ms = ms
         self.ops = 0
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.ops += 1
         spin(self.ms)
         return func(*args, **(kwargs or {}))
@@ -150,13 +151,21 @@ class Bench:
         ring = self._ring({PLAIN: self._case(PLAIN)}, entropy)
         return _difference([ring.block((PLAIN, PLAIN), number) for number in range(blocks)])
 
-    def injected(self, kind: str, ms: float, blocks: int, entropy: int, path: Path) -> InjectedWait:
-        """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie."""
-        wait = WAITS[kind]
+    def injected(self, kind: str, ms: float, max_seconds: float, entropy: int, path: Path) -> InjectedWait:
+        """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie.
+
+        The duel ends when it could tell whether the wait is recovered, or when its time is over.
+        """
+        wait, end = WAITS[kind], time.monotonic() + max_seconds
         cases = {PLAIN: self._case(PLAIN, wait), WAITING: self._case(WAITING, wait, ms)}
         ring = self._ring(cases, entropy)
-        fought = [ring.block((WAITING, PLAIN), number) for number in range(blocks)]
-        gaps = {name: [self._gap_ms(case, path) for _ in range(TRACES)] for name, case in cases.items()}
+        fought: list[DuelBlock] = []
+        while len(fought) < LOOK or (time.monotonic() < end and not precise(_difference(fought), ms)):
+            fought += [ring.block((WAITING, PLAIN), len(fought) + number) for number in range(LOOK)]
+        gaps: dict[str, list[float]] = {name: [] for name in cases}
+        for _ in range(TRACES):
+            for name, case in cases.items():
+                gaps[name].append(self._gap_ms(case, path))
         return InjectedWait(kind, ms, _difference(fought), gaps[PLAIN], gaps[WAITING])
 
     def _gap_ms(self, case: Case, path: Path) -> float:

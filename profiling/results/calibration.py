@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import median
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,20 +37,39 @@ def table_alarms(runs: Sequence[RunAnswer]) -> tuple[int, int]:
     return sum(not ratio.contains(1.0) for ratio in ratios), len(ratios)
 
 
+def _tolerance_ms(ms: float) -> float:
+    return max(SHARE_OFF * ms, MS_OFF)
+
+
+def precise(difference: StepDifference, ms: float) -> bool:
+    """Whether the interval is narrow enough to say whether a wait of `ms` is recovered."""
+    found = found_ms(difference)
+    return found is not None and (found.high - found.low) / 2 <= _tolerance_ms(ms) / 2
+
+
 def recovered(wait: InjectedWait) -> bool:
     """Whether the duel finds it within 5 % or 20 us, whichever is more."""
     ms = found_ms(wait.found)
-    return ms is not None and abs(ms.mid - wait.ms) <= max(SHARE_OFF * wait.ms, MS_OFF)
+    return ms is not None and abs(ms.mid - wait.ms) <= _tolerance_ms(wait.ms)
 
 
-def share_in_gap(wait: InjectedWait) -> float:
-    """Share of the wait that the traces put where no op was busy."""
-    return (median(wait.gaps_waiting_ms) - median(wait.gaps_plain_ms)) / wait.ms
+def share_in_gap(wait: InjectedWait) -> Interval | None:
+    """Share of the wait that the traces put where no op was busy; None for fewer than two traces."""
+    plain, waiting = estimate(wait.gaps_plain_ms), estimate(wait.gaps_waiting_ms)
+    if plain is None or waiting is None:
+        return None
+    return combined((1 / wait.ms, waiting), (-1 / wait.ms, plain)).interval()
 
 
-def placed(wait: InjectedWait) -> bool:
-    """Whether the traces put most of it on the right side: only what a kernel spends is not the gap's."""
-    return (share_in_gap(wait) > 1 / 2) == (wait.kind != IN_A_KERNEL)
+def placed(wait: InjectedWait) -> bool | None:
+    """Whether the traces put most of it on the right side: only what a kernel spends is not the gap's.
+
+    None where they leave it open.
+    """
+    share = share_in_gap(wait)
+    if share is None or share.contains(1 / 2):
+        return None
+    return (share.low > 1 / 2) == (wait.kind != IN_A_KERNEL)
 
 
 def share_interval(hits: int, of: int) -> Interval:
