@@ -65,9 +65,8 @@ def test_the_interval_of_a_share_is_wilsons(hits: int, of: int) -> None:
 
 def wait(kind: str, ms: float, found: float, gap: float = 2.0) -> InjectedWait:
     """Found of a step of 10 ms, whose gap without the wait is 1 ms."""
-    return InjectedWait(
-        kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0, 1.0], [gap - 0.01, gap + 0.01]
-    )
+    gaps = [gap - 0.01, gap + 0.01] * 4
+    return InjectedWait(kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0] * 8, gaps)
 
 
 @pytest.mark.parametrize("found,within", [(1.049, True), (1.051, False), (0.949, False), (0.951, True)])

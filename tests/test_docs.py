@@ -225,9 +225,7 @@ def test_a_calibration_fills_its_block_and_leaves_the_others(tmp_path: Path, mon
     table, _, accuracy = readme.README.read_text().partition("accuracy")
     assert "old" in table and "old" not in accuracy
     assert "of 20 duels of a step with itself 0 called it different" in accuracy
-    assert (
-        "of 2 waits of a known length 1 were found within 5 % or 20 us, 1 put into" in accuracy
-    )
+    assert "of 2 waits of a known length 1 were found within 5 % or 20 us, 1 put into" in accuracy
     assert "All 3 whole runs said PARTLY (2) or REFUTED (1); 2 of them bound" in accuracy
 
 
