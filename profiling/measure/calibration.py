@@ -7,7 +7,8 @@ finds between them, and where the trace puts it, can then be compared with the t
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,6 +41,17 @@ from variants.spec import Variant
 PLAIN, WAITING = "plain", "waiting"
 TRACES = 8  # of either contestant, in turn
 LOOK = 20  # blocks between two looks
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """No pool of threads, which falls asleep over a wait and wakes late: what waiting costs beyond itself."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def spin(ms: float) -> None:
@@ -151,6 +163,7 @@ class Bench:
         ring = self._ring({PLAIN: self._case(PLAIN)}, entropy)
         return _difference([ring.block((PLAIN, PLAIN), number) for number in range(blocks)])
 
+    @one_thread()
     def injected(self, kind: str, ms: float, max_seconds: float, entropy: int, path: Path) -> InjectedWait:
         """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie.
 
