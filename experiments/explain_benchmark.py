@@ -1,7 +1,8 @@
 """Question: how fast and how large is `explain` beside Holistic Trace Analysis (HTA) on the same trace?
 
 Both load the file and answer three things: temporal breakdown, idle breakdown, launch statistics; `explain`
-is timed with everything that its --json holds, too. Each run is a fresh process and the tools alternate;
+is timed with everything that its --json holds, too, and beside them a plain `json.load` with one pandas table
+of the events, which answers nothing. Each run is a fresh process and the tools alternate;
 the time is that of the work without interpreter and imports, the memory is the process's peak (Linux). HTA
 is optional: `pip install HolisticTraceAnalysis==0.5.0`, here or in an environment of its own (--hta-python).
 """
@@ -48,6 +49,15 @@ start = time.perf_counter()
 as_json(explain(sys.argv[1]), sys.argv[1])
 print(json.dumps([time.perf_counter() - start, peak_bytes()]))
 """
+PLAIN = """
+import json, sys, time
+import pandas
+start = time.perf_counter()
+with open(sys.argv[1], "rb") as file:
+    read = json.load(file)
+pandas.DataFrame(read["traceEvents"] if isinstance(read, dict) else read)
+print(json.dumps([time.perf_counter() - start, peak_bytes()]))
+"""
 HTA = """
 import json, logging, sys, time
 logging.disable(logging.CRITICAL)
@@ -60,7 +70,12 @@ analysis.get_cuda_kernel_launch_stats(visualize=False)
 print(json.dumps([time.perf_counter() - start, peak_bytes()]))
 """
 Event = dict[str, Any]  # of anybody's trace
-RUNS = {"explain: the same four": SAME_FOUR, "explain: everything": EVERYTHING, "HTA": HTA}
+RUNS = {
+    "explain: the same four": SAME_FOUR,
+    "explain: everything": EVERYTHING,
+    "json.load and pandas": PLAIN,
+    "HTA": HTA,
+}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -166,9 +181,11 @@ def answer_of(answer: TraceReaders) -> str:
     """What one wants to know first."""
     ours, size = answer.tools["explain: everything"], f"{answer.json_bytes / 2**20:.1f} MB of JSON"
     took = f"explain reads {size} in {ours.seconds:.2f} s with {ours.peak_bytes / 2**20:.0f} MB"
+    plain = answer.tools["json.load and pandas"].seconds / ours.seconds
+    took += f"; json.load and pandas take {plain:.1f} times as long"
     if answer.hta_failure:
         return f"{took}; HTA did not finish: {answer.hta_failure}."
-    return f"{took}; HTA takes {answer.tools['HTA'].seconds / ours.seconds:.1f} times as long."
+    return f"{took}, HTA {answer.tools['HTA'].seconds / ours.seconds:.1f} times."
 
 
 def table_of(answer: TraceReaders) -> Table:

@@ -27,7 +27,7 @@ def test_it_runs_without_hta(tmp_path, capsys) -> None:
     path = eager().write(tmp_path / "t.json.gz")
     assert main([str(path), "--repeats", "1", "--json", "--hta-python", "/usr/bin/false"]) == 0
     answer = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert set(answer["tools"]) == {"explain: the same four", "explain: everything"}
+    assert set(answer["tools"]) == {"explain: the same four", "explain: everything", "json.load and pandas"}
     assert all(row["seconds"] > 0 and row["peak_bytes"] > 0 for row in answer["tools"].values())
     assert answer["hta_failure"]
 
