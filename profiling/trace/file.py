@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from profiling.trace import devices
+from profiling.trace import devices, nsys
 from profiling.trace.clocks import Clocks, clocks_of, impossible
 from profiling.trace.columns import Builder, parse_events
 from profiling.trace.names import OP_CATEGORIES, is_implicit, op_class
@@ -128,19 +128,25 @@ def _once(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 
 def load(path: str | Path, progress: Callable[[float], None] | None = None) -> Trace:
-    """Read a Kineto or Chrome trace, plain or gzip, of any age and vendor.
+    """Read a Kineto or Chrome trace, plain or gzip, of any age and vendor, or an SQLite export of Nsight
+    Systems.
 
     `progress` is called with the share of the file that has been read. A file that is damaged is read as
     far as it goes, with counts in `skipped` and a line in `warnings`; UserError where nothing can be read.
     """
     path = Path(path)
-    source = open_source(path, progress)
+    if nsys.is_export(path):
+        source = nsys.source(path)
+        found = nsys.events(path)
+    else:
+        source = open_source(path, progress)
+        found = pieces(source, parse_events)
     builder = Builder(source)
     # Parsed events hold no cycles; without this the collector walks millions of them again and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for events in pieces(source, parse_events):
+        for events in found:
             builder.add(events)
         frame = builder.frame()
     finally:
