@@ -1,9 +1,9 @@
 """Question: what sets the step in this trace, and what would replaying it as one graph buy?
 
 Reads Kineto and Chrome traces of anybody's PyTorch, vLLM or SGLang run (CUDA, ROCm, XPU, CPU; plain or
-gzip), says whether the device waits for the host and why, predicts the step as one graph replay, or says
-that the trace cannot tell. Runs nothing from the trace. With --out it writes report.md and report.html with
-a picture of one step.
+gzip) and SQLite exports of Nsight Systems, says whether the device waits for the host and why, predicts the
+step as one graph replay, or says that the trace cannot tell. Runs nothing from the trace. With --out it
+writes report.md and report.html with a picture of one step.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from experiments.shared.cli import console, plain_parser, print_json, run
 from variants.errors import UserError
 
 if TYPE_CHECKING:
+    from profiling.analysis.explain import Explanation
     from profiling.results.record.pictures import Steps
 
 LARGE_BYTES = 8 << 20
@@ -26,6 +27,7 @@ EXAMPLES = (
     "run.pt.trace.json.gz",
     "run.pt.trace.json.gz --step 'decode step' --out explained",
     "graph.json.gz --against eager.json.gz",
+    "graph.json.gz --names-from eager.json.gz",
     "run.pt.trace.json.gz --redact to_share.json.gz",
     "*.json.gz --json",
 )
@@ -34,9 +36,11 @@ EXAMPLES = (
 def parser() -> argparse.ArgumentParser:
     parser = plain_parser("experiments.explain", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("files", nargs="+", type=Path, metavar="FILE", help="trace, *.json or *.json.gz")
+    add("files", nargs="+", type=Path, metavar="FILE", help="trace, *.json or *.json.gz, or nsys's *.sqlite")
     add("--step", metavar="NAME|REGEX", help="the annotation, op or function that brackets a step")
     add("--against", type=Path, metavar="FILE", help="a second trace to compare the (one) first with")
+    eager = "an eager trace of the same model: names the kernels that graphs replay"
+    add("--names-from", type=Path, metavar="EAGER", help=eager)
     add("--redact", type=Path, metavar="OUT", help="write the trace without names of hosts, paths, stacks")
     add("--out", type=Path, metavar="DIR", help="write report.md, report.html and explain.json there")
     add("--top", type=int, default=5, metavar="N", help="length of the lists (default 5)")
@@ -47,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _check(arguments)
     from profiling.analysis.compare import compare
-    from profiling.analysis.explain import Explanation, as_json, explain_ranks
+    from profiling.analysis.explain import as_json, explain_ranks
     from profiling.analysis.timeline import median_step
     from profiling.trace.redact import redact
 
@@ -55,8 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     answer: dict[str, Any] = {"files": []}
     drawn: list[Steps | None] = []
     compared: list[Explanation] = []
+    eager = _eager(arguments)
     for path, name in zip(paths, _names(paths), strict=True):  # one trace in memory, two to compare
-        found = explain_ranks(path, arguments.step, progress=_progress(arguments, path))
+        progress = _progress(arguments, path)
+        found = explain_ranks(path, arguments.step, progress=progress, names_from=eager)
         answer["files"] += [as_json(rank, name, arguments.top) for rank in found]
         if arguments.out:
             drawn += [median_step(rank.trace, rank.steps, rank.attribution) for rank in found]
@@ -87,6 +93,19 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError("--redact writes one trace; give one FILE")
     if arguments.top < 0:
         raise UserError(f"--top {arguments.top}: a length cannot be negative")
+
+
+def _eager(arguments: argparse.Namespace) -> Explanation | None:
+    """The trace of --names-from; UserError where it has no kernel that could name one."""
+    from profiling.analysis.explain import explain
+
+    path = arguments.names_from
+    if path is None:
+        return None
+    found = explain(path, progress=_progress(arguments, path))
+    if found.device is None:
+        raise UserError(f"--names-from {path}: no device events, so no kernels; give an eager trace of them")
+    return found
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -109,8 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def write_copies(source: Path, path: Path, copies: int) -> int:
-    """Write `copies` of a trace, shifted in time and with correlation ids of their own; returns its "
-    "size in bytes."""
+    """Write `copies` of a trace, shifted in time and with correlation ids of their own; returns the bytes."""
     from profiling.trace.read import metadata, pieces
     from profiling.trace.source import open_source
 

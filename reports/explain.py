@@ -17,6 +17,7 @@ from profiling.results.folder import write_atomically
 from profiling.results.record.page import Block, Bullets, Figure, Page, Section, Sentence, Table
 from profiling.results.record.pictures import Steps
 from reports.numbers import code
+from reports.top import brief, name_of, tables
 from reports.write import write
 from variants.errors import UserError
 
@@ -67,20 +68,20 @@ def judged(entry: Entry) -> list[Entry]:
     return [s for s in entry["steps"] if s["parts_us"].get("busy")] or entry["steps"]
 
 
-def mean_parts(entry: Entry) -> dict[str, float]:
-    """Parts of the judged steps, mean in us."""
-    rows = [step["parts_us"] for step in judged(entry)]
-    return {part: fmean(row.get(part, 0.0) for row in rows) for part in rows[0]} if rows else {}
+def median_parts(entry: Entry) -> dict[str, float]:
+    """Parts of the judged step of (lower) median length, in us, which they sum to."""
+    steps = sorted(judged(entry), key=lambda step: step["interval_us"])
+    return dict(steps[(len(steps) - 1) // 2]["parts_us"]) if steps else {}
 
 
 def _answer(answer: Entry) -> Section:
     files = answer["files"]
     blocks: list[Block] = [_overview(files)] if len(files) > 1 else []
-    blocks += [
-        Sentence(f"{code(e['file'])}: **{e['reading']}**{said and ': '}{said}. Rule: {e['rule']}.")
-        for e in files
-        for said in (e["headline"],)
-    ]
+    for entry in files:
+        at_stake = f": {entry['headline']}" if entry["headline"] else ""
+        blocks.append(
+            Sentence(f"{code(entry['file'])}: **{entry['reading']}**{at_stake}. Rule: {entry['rule']}.")
+        )
     blocks += [Sentence(f"**{answer['comparison']['finding']}**")] if "comparison" in answer else []
     return Section("What sets the step?", blocks)
 
@@ -88,7 +89,7 @@ def _answer(answer: Entry) -> Section:
 def _overview(entries: Sequence[Entry]) -> Table:
     rows = []
     for entry in entries:
-        steps, parts = judged(entry), mean_parts(entry)
+        steps, parts = judged(entry), median_parts(entry)
         total = sum(parts.values())
         launches = [s["kernel_launch_calls"] + s["graph_launch_calls"] for s in steps]
         replay = (entry["prediction"] or {}).get("replay_us")
@@ -107,14 +108,24 @@ def _overview(entries: Sequence[Entry]) -> Table:
 
 def _file(entry: Entry, figure: Sequence[Figure]) -> list[Block]:
     blocks: list[Block] = [Sentence(f"{len(entry['steps'])} steps from {entry['step_source']}")]
-    blocks += [*_parts(entry), *_prediction(entry["prediction"]), *figure]
+    blocks += [*_parts(entry), *_devices(entry), *_prediction(entry["prediction"]), *figure]
     if entry["warnings"]:
         blocks.append(Bullets([f"note: {warning}" for warning in entry["warnings"]]))
-    return [*blocks, *_top(entry["top"])]
+    blocks += _names(entry)
+    return [*blocks, *tables(entry["top"], len(judged(entry)))]
+
+
+def _names(entry: Entry) -> list[Block]:
+    """How many of the replayed kernels could be named, or what could name them."""
+    if entry["named_share"] is not None:
+        return [Sentence(f"{entry['named_share']:.0%} of the replayed kernels are named by the eager trace.")]
+    if entry["gpu_events_from_graph"]:
+        return [Sentence("Replayed kernels have no op; an eager trace names them: `--names-from EAGER`.")]
+    return []
 
 
 def _parts(entry: Entry) -> list[Block]:
-    steps, parts = judged(entry), mean_parts(entry)
+    steps, parts = judged(entry), median_parts(entry)
     if not steps:
         return []
     total = sum(parts.values())
@@ -123,8 +134,8 @@ def _parts(entry: Entry) -> list[Block]:
     listed = ", ".join(f"{n:g} {what.replace('_', ' ')}" for what, n in counts.items() if n)
     window_us = fmean(s["wall_us"] for s in steps)
     return [
-        Table((f"where a step's {total:.1f} us go", "us", "share"), rows),
-        Sentence(f"Per step: {listed or 'nothing counted'}; host window {window_us:.1f} us."),
+        Table((f"where the median step's {total:.1f} us go", "us", "share"), rows),
+        Sentence(f"Mean per step: {listed or 'nothing counted'}; host window {window_us:.1f} us."),
     ]
 
 
@@ -145,26 +156,22 @@ def _prediction(prediction: Entry | None) -> list[Block]:
     ]
 
 
-def _top(top: Entry) -> list[Block]:
-    blocks: list[Block] = []
-    for title, key, value in (
-        ("kernels by device time", "kernels", "total_us"),
-        ("host ops by own time", "host_ops", "self_us"),
-    ):
-        rows = [
-            (_name(row["name"]), f"{row[value]:.1f}", str(row["count"]), _number(row["mean_us"]))
-            for row in top[key]
-        ]
-        if rows:
-            blocks.append(Table((title, value.replace("_", " "), "count", "mean us"), rows))
-    gaps = []
-    for gap in top["gaps"]:
-        doing = gap["op"] or gap["call"] or gap["frame"] or "nothing recorded"
-        frame = f" in {_name(gap['frame'])}" if gap["frame"] and gap["frame"] != doing else ""
-        gaps.append((_name(doing) + frame, gap["waited_for"].replace("_", " "), f"{gap['length_us']:.1f}"))
-    if gaps:
-        blocks.append(Table(("longest gaps, what the host did", "waited for", "us"), gaps, text_columns=2))
-    return blocks
+def _devices(entry: Entry) -> list[Block]:
+    """The whole trace, device by device; nothing for one that only computes."""
+    splits = {of: numbers["busy_split_us"] for of, numbers in entry["devices"].items()}
+    if len(splits) < 2 and not any(s["communication"] + s["copies"] for s in splits.values()):
+        return []
+    heads = ("device", "busy", *(f"{what} us" for what in next(iter(splits.values()))), "span us")
+    rows = [
+        (
+            of,
+            f"{numbers['busy_pct']}%",
+            *(f"{us:.1f}" for us in splits[of].values()),
+            f"{numbers['span_us']:.1f}",
+        )
+        for of, numbers in entry["devices"].items()
+    ]
+    return [Table(heads, rows)]
 
 
 def _figure(entry: Entry, number: int, drawn: Steps | None) -> list[Figure]:
@@ -185,8 +192,8 @@ def _every_step(entry: Entry) -> list[Section]:
     rows = [
         [
             code(s["name"]),
-            *(_number(s[key]) for key in counted),
-            *(_number(s["parts_us"].get(p)) for p in parts),
+            *(brief(s[key]) for key in counted),
+            *(brief(s["parts_us"].get(p)) for p in parts),
         ]
         for s in entry["steps"][:MOST_STEPS]
     ]
@@ -202,7 +209,7 @@ def _every_step(entry: Entry) -> list[Section]:
 
 def _comparison(comparison: Entry) -> Section:
     rows = [
-        (key.replace("_", " "), *(_number(row[side]) for side in ("this", "against")))
+        (key.replace("_", " "), *(brief(row[side]) for side in ("this", "against")))
         for key, row in comparison["per_step"].items()
         if row["this"] or row["against"]
     ]
@@ -210,17 +217,9 @@ def _comparison(comparison: Entry) -> Section:
     changed = []
     for row in comparison["kernels"][:MOST_CHANGED]:
         sides = [row["against"] or {}, row["this"] or {}]
-        cells = (_number(side.get(key)) for key in ("per_step", "mean_us") for side in sides)
-        changed.append((_name(row["name"]), row["change"], *cells))
+        cells = (brief(side.get(key)) for key in ("per_step", "mean_us") for side in sides)
+        changed.append((name_of(row["name"]), row["change"], *cells))
     if changed:
         heads = ("per step before", "per step now", "mean us before", "mean us now")
         blocks.append(Table(("kernels that changed", "how", *heads), changed, text_columns=2))
     return Section("Comparison", blocks)
-
-
-def _name(name: str) -> str:
-    return code(name.removeprefix("void "))
-
-
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.4g}" if abs(value) < 1000 else f"{value:.0f}"

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.analysis.explain import Explanation, as_json, explain
-from profiling.analysis.reading import kinds, phase
+from profiling.analysis.kinds import kinds, phase
 from tests.synthetic_trace import Synthetic, eager
 
 

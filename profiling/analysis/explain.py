@@ -10,9 +10,12 @@ from pathlib import Path
 
 from profiling.analysis import top
 from profiling.analysis.attribution import Attribution, cautions
+from profiling.analysis.attribution.device import busy_split_ns
 from profiling.analysis.predict import Costs, Prediction, replay
 from profiling.analysis.reading import Reading, explained, unknown_rows
+from profiling.analysis.sites import Eager, Sites, sites
 from profiling.trace import Steps, Trace, load, steps
+from profiling.trace.devices import by_device
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
 from profiling.trace.ranks import ranks
 from profiling.trace.summary import Numbers, file_numbers, window_numbers
@@ -38,7 +41,7 @@ the step's.
 @dataclass(frozen=True)
 class Explanation:
     """One trace and what was found in it. `device`: the one with the most work, None without device
-    events. `rank`: its name where the file holds several.
+    events. `sites`: where its calls and kernels come from. `rank`: its name where the file holds several.
     """
 
     trace: Trace
@@ -48,6 +51,7 @@ class Explanation:
     prediction: Prediction | None
     device: str | None
     warnings: list[str]
+    sites: Sites
     rank: str = ""
 
 
@@ -66,16 +70,24 @@ def explain_ranks(
     pattern: str | None = None,
     costs: Costs | None = None,
     progress: Callable[[float], None] | None = None,
+    names_from: Explanation | None = None,
 ) -> list[Explanation]:
-    """Load, part by ranks, divide, check, read and predict. `pattern`: see `profiling.trace.steps`. UserError
-    where nothing can be read.
+    """Load, part by ranks, divide, check, read and predict. `pattern`: see `profiling.trace.steps`;
+    `names_from`: an eager trace of the same model, to name what replays launched. UserError where nothing can
+    be read.
     """
     parts = ranks(load(path, progress))
-    return [_explain(part, pattern, costs, name, list(parts)) for name, part in parts.items()]
+    eager = (names_from.trace, names_from.attribution, names_from.sites) if names_from else None
+    return [_explain(part, pattern, costs, name, list(parts), eager) for name, part in parts.items()]
 
 
 def _explain(
-    trace: Trace, pattern: str | None, costs: Costs | None, rank: str, names: list[str]
+    trace: Trace,
+    pattern: str | None,
+    costs: Costs | None,
+    rank: str,
+    names: list[str],
+    eager: Eager | None,
 ) -> Explanation:
     found = steps(trace, pattern)
     attribution, reading = explained(trace, found)
@@ -83,8 +95,11 @@ def _explain(
     prediction = replay(trace, found, attribution, costs) if predictable else None
     warnings = [f"{len(names)} ranks are in the file, each read apart: {', '.join(names)}"] if rank else []
     warnings += [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
-    warnings += cautions(trace, found, attribution)
-    return Explanation(trace, found, attribution, reading, prediction, trace.main_device, warnings, rank)
+    places = sites(trace, attribution, eager)
+    warnings += [*cautions(trace, found, attribution), *places.notes]
+    return Explanation(
+        trace, found, attribution, reading, prediction, trace.main_device, warnings, places, rank
+    )
 
 
 def _about_the_file(trace: Trace) -> list[str]:
@@ -103,6 +118,9 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
     """One entry of `files` in `--json`. Times in us; `rows`: length of the lists in `top`."""
     numbers = file_numbers(found.trace)
     ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
+    for device, work in by_device(found.trace.device_events).items():
+        split = busy_split_ns(work)
+        ordered["devices"][device]["busy_split_us"] = {what: ns / 1000 for what, ns in split.items()}
     return {
         "file": f"{name} {found.rank}".strip(),
         "reading": found.reading.label,
@@ -115,7 +133,8 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
         "warnings": found.warnings,
         "shares": found.reading.shares,
         **numbers,
-        "top": top.lists(found.trace, found.steps, found.attribution, found.device, rows),
+        "named_share": found.sites.share,
+        "top": top.lists(found.trace, found.steps, found.attribution, found.device, rows, found.sites),
     }
 
 

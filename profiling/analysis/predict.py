@@ -39,7 +39,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """`step_us`: median of the steps as traced. `replay_us`: (low, mid, high), None where nothing can be
+    """`step_us`: lower median of the traced steps. `replay_us`: (low, mid, high), None where nothing can be
     predicted. `left`: for a trace that replays graphs already, what is beside them, per step in us.
     """
 
@@ -115,7 +115,7 @@ def _stated(costs: Costs, which: tuple[str, ...]) -> list[str]:
 def _usual_interval_us(attribution: Attribution, of: str) -> float:
     spans = attribution.intervals
     spans = spans[(spans["device"] == of) & spans["step"].isin(attribution.judged(of))]
-    return float((spans["end_ns"] - spans["start_ns"]).median()) / 1000
+    return float((spans["end_ns"] - spans["start_ns"]).quantile(0.5, interpolation="lower")) / 1000
 
 
 def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | int | None]:

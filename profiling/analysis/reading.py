@@ -6,7 +6,6 @@ apart and named. The device's clock is read where it can stand: a verdict that i
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field, replace
 
 import pandas as pd
@@ -14,6 +13,8 @@ import pandas as pd
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
 from profiling.analysis.attribution.causes import CAUSES, causes
 from profiling.analysis.attribution.device import busy_split_ns
+from profiling.analysis.host import DOMINANT_SHARE, TO_KNOW_SHARE, UNKNOWN_SHARE, at_stake, read_host
+from profiling.analysis.kinds import kinds, odd
 from profiling.trace import Steps, Trace
 
 MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
@@ -22,10 +23,6 @@ KNOWN_NS = 10_000
 """Where the clock can stand within less than a launch takes, its lowest place is as good as any."""
 DEVICE_SHARE = 0.8
 BUSY_SHARE = 0.5
-DOMINANT_SHARE = 0.5
-UNKNOWN_SHARE = 0.25
-OTHER_BUSY_SHARE = 0.1
-"""Of the busy time: with more communication and copies than this, the rule says so."""
 LABELS = {
     "launch": "launch-bound",
     "device": "device-bound",
@@ -34,20 +31,11 @@ LABELS = {
 }
 AT_STAKE = {
     "launch": "the device waits for the host's launches for",
-    "device": "the device is busy for",
+    "device": "the device works, or begins what was issued, for",
     "sync": "the device waits for the host to come back from waiting for it for",
     "host": "the device waits for what the host does outside launches for",
 }
 NO_VERDICT = ("cannot tell", "too small to judge", "no device events")
-_PREFILLS = re.compile(r"context_(\d+)|_new_(\d+)|(\d+) ctx")
-_DECODES = re.compile(r"generation_(\d+)|cached_(\d+)|(\d+) gen")
-"""Requests of each phase in the names of vLLM's, SGLang's and TensorRT-LLM's steps."""
-_PREFILL_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:prefill|extend|context)(?:[^a-z]|$)")
-_DECODE_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:decode|generat\w+|token)(?:[^a-z]|$)")
-_BATCH = re.compile(r"bs=(\d+)")
-ODD_FACTOR = 2
-"""A step this many times as long as the usual one, or as short, is read apart."""
-MIN_OF_BATCH = 3
 
 
 @dataclass(frozen=True)
@@ -70,7 +58,7 @@ def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
     same wherever the file's clock stood, or none.
     """
     clocks = trace.clocks
-    near = trace.moved(clocks.nearest_ns)
+    near = trace.near
     attribution = attribute(near, steps)
     if clocks.low_ns is None:
         return attribution, read(near, steps, attribution)
@@ -95,7 +83,7 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     if of is None and trace.unknown_devices:
         return Reading("cannot tell", f"the trace has {unknown_rows(trace)}, and no device work that is read")
     if of is None:
-        return _without_device(attribution, problems)
+        return _without_device(trace, steps, attribution, problems)
     table = causes(trace, attribution, of)
     parted = kinds(steps.table["name"].astype(str)).loc[table.index]
     usual, notes = _usual(table, parted)
@@ -156,18 +144,14 @@ def unknown_rows(trace: Trace) -> str:
     return f"{count} rows of an unknown device ({named})"
 
 
-def _without_device(attribution: Attribution, problems: list[str]) -> Reading:
-    """Says why there is nothing to read, and where the host's time went."""
-    parts = attribution.mean_us(HOST)
-    total = sum(parts.values())
-    shares = {part: value / total for part, value in parts.items()} if total else {}
-    listed = ", ".join(f"{part} {share:.0%}" for part, share in shares.items() if share >= 0.005)
-    why = [
-        "the trace has no device events",
-        *problems[:1],
-        *([f"the host's time: {listed}"] if listed else []),
-    ]
-    return Reading("no device events", "; ".join(why), HOST, shares, problems)
+def _without_device(trace: Trace, steps: Steps, attribution: Attribution, problems: list[str]) -> Reading:
+    """Where launches show that there was a device, nothing is read; else the host."""
+    if problems:
+        return Reading(
+            "no device events", f"the trace has no device events; {problems[0]}", HOST, {}, problems
+        )
+    found = read_host(trace, steps, attribution)
+    return Reading(found.label, found.rule, HOST, found.shares, headline=found.headline)
 
 
 def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
@@ -192,11 +176,10 @@ def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
 
 def _headline(label: str, shares: dict[str, float], usual: pd.DataFrame) -> str:
     cause = next((cause for cause, named in LABELS.items() if named == label), None)
-    if cause is None:
+    if cause is None and label != "mixed":
         return ""
     step_us = float(_length(usual).median()) / 1000
-    of = f"{shares[cause]:.0%} of a step, {shares[cause] * step_us:.0f} of {step_us:.0f} us"
-    return f"{AT_STAKE[cause]} {of}"
+    return at_stake(AT_STAKE[cause] if cause else "", cause, shares, step_us)
 
 
 def _busy_with(trace: Trace, of: str) -> str:
@@ -204,7 +187,7 @@ def _busy_with(trace: Trace, of: str) -> str:
     work = trace.device_events
     ns = busy_split_ns(work[work["device"] == of])
     total = max(sum(ns.values()), 1)
-    if ns["compute"] > (1 - OTHER_BUSY_SHARE) * total:
+    if ns["compute"] > (1 - TO_KNOW_SHARE) * total:
         return ""
     return "; busy with " + ", ".join(f"{what} {part / total:.0%}" for what, part in ns.items() if part)
 
@@ -213,40 +196,3 @@ def _replays(trace: Trace) -> str:
     kinds_of_call = trace.device_events["call_kind"]
     graphs = int((kinds_of_call == "graph").sum())
     return f"; {graphs} of {len(kinds_of_call)} device events come from replayed graphs" if graphs else ""
-
-
-def phase(name: str) -> str:
-    """ "prefill", "decode", both, or "" where a step's name does not say."""
-    prefill, decode = _requests(_PREFILLS, name), _requests(_DECODES, name)
-    if prefill is None and decode is None:
-        found = (_PREFILL_WORD.search(name) is not None, _DECODE_WORD.search(name) is not None)
-    else:
-        found = (bool(prefill), bool(decode))
-    return " and ".join(word for word, there in zip(("prefill", "decode"), found, strict=True) if there)
-
-
-def _requests(pattern: re.Pattern[str], name: str) -> int | None:
-    found = pattern.search(name)
-    return next(int(n) for n in found.groups() if n is not None) if found else None
-
-
-def kinds(names: pd.Series[str]) -> pd.Series[str]:
-    """Per step what it is read with: its phase, and its batch size where each has enough steps."""
-    phases = names.map(phase)
-    batch = names.map(lambda name: _batch(name) or 0)
-    counts = batch.groupby([phases, batch]).transform("size")
-    split = counts.groupby(phases).transform("min") >= MIN_OF_BATCH
-    several = batch.groupby(phases).transform("nunique") > 1
-    sized = phases + " of " + batch.astype(str)
-    return phases.where(~(split & several & (batch > 0)), sized)
-
-
-def _batch(name: str) -> int | None:
-    found = _BATCH.search(name)
-    return int(found[1]) if found else _requests(_DECODES, name)
-
-
-def odd(length_ns: pd.Series[int]) -> pd.Series[bool]:
-    """Per step of one kind whether its length is out of proportion to the (lower) median."""
-    usual = float(length_ns.quantile(0.5, interpolation="lower"))
-    return (length_ns > ODD_FACTOR * usual) | (ODD_FACTOR * length_ns < usual)

@@ -111,7 +111,7 @@ class _Index:
 def _drawn(
     name: str, trace: Trace, found: Marks, attribution: Attribution, index: _Index
 ) -> DrawnStep | None:
-    """The median judged step, from the earlier to the later end of host and device."""
+    """The (lower) median judged step, from the earlier to the later end of host and device."""
     device = trace.main_device
     of = device or HOST
     judged = attribution.judged(of)
@@ -119,7 +119,7 @@ def _drawn(
         return None
     spans = attribution.intervals[attribution.intervals["device"] == of].set_index("step").loc[judged]
     by_length = (spans["end_ns"] - spans["start_ns"]).sort_values(kind="stable").index
-    step = int(by_length[len(by_length) // 2])
+    step = int(by_length[(len(by_length) - 1) // 2])
     start, end, thread = found.windows()[step]
     start = min(start, int(spans.loc[[step], "start_ns"].iloc[0]))
     end = max(end, int(spans.loc[[step], "end_ns"].iloc[0]))
@@ -153,7 +153,8 @@ def _device_rows(
     """Launch calls, the device's streams, and its waits by cause."""
     calls = _inside(trace.calls[trace.calls["kind"].isin([*LAUNCH_KINDS, "sync"])], *edges)
     rows = [OpRow("launch calls", index.bars(calls, calls["kind"].to_list(), *edges))]
-    work = _inside(trace.device_events[trace.device_events["device"] == device], *edges)
+    work = trace.near.device_events  # on the clock of the waits
+    work = _inside(work[work["device"] == device], *edges)
     for stream, group in work.groupby("stream", observed=True):
         bars = index.bars(group, group["kind"].astype(str).to_list(), *edges)
         rows.append(OpRow(f"stream {stream}", bars))

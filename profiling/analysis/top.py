@@ -1,32 +1,68 @@
-"""The longest lists of a trace: kernels by device time, host ops by own time, gaps and what the host did in
-them.
+"""The longest lists of a trace: what the device is busy with, what it waits for and what the host did then,
+and where the host waits for it.
 """
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from profiling.analysis.attribution import Attribution
+from profiling.analysis.attribution.device import COMMUNICATION, owners_of
+from profiling.analysis.sites import Sites
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import SPLIT, of_categories
 from profiling.trace.names import CALL_CATEGORY, OP_CATEGORIES, PYTHON_CATEGORIES
 
-Row = dict[str, str | float | None]
+Row = dict[str, Any]  # as `--json` prints it
+LISTS = ("kernels", "host_ops", "gaps", "families", "outside_graphs", "host_waits")
 COVERS = 0.5
 """An op or frame explains a gap if it covers this share of it; of those that do, the shortest."""
+NODES = "next graph node"
+MOST_SITES = 3
+FAMILIES = {
+    "communication": COMMUNICATION,
+    "norm": re.compile(r"(?i).*(?:(?:rms|layer_?|batch_?|group_?|_)norm|bn_(?:fw|bw)_)"),
+    "rotary": re.compile(r"(?i).*(?:rotary|rope)"),
+    "attention": re.compile(r"(?i).*(?:flash|fmha|attention|attn|paged|mla_|softmax_warp)"),
+    "mixture of experts": re.compile(r"(?i).*(?:moe|expert|topk_?gating|grouped_?gemm)"),
+    "matrix product": re.compile(r"(?i).*(?:gemm|gemv|bmm_|cutlass|cublas|nvjet|matmul|splitk|Cijk_)"),
+    "sampling": re.compile(r"(?i).*(?:argmax|top_?[kp]|sampl|sort|multinomial|softmax|penalt)"),
+    "data movement": re.compile(r"(?i).*(?:memcpy|memset|copy|CatArray|fill|gather|scatter|index|and_cache)"),
+    "reduction": re.compile(r"(?i).*(?:reduce|triton_(?:red|per)_|sum_kernel|mean_kernel)"),
+    "elementwise": re.compile(r"(?i).*(?:elementwise|triton_poi_|act_and_mul|silu|gelu|relu|activation)"),
+}
+"""Families by kernels' names, the first that matches: of vendors' libraries, ATen, Inductor, engines."""
+_EQUAL = ["where", "waited_for", "after", "before"]
 
 
 def lists(
-    trace: Trace, steps: Steps, attribution: Attribution, device: str | None, rows: int
+    trace: Trace, steps: Steps, attribution: Attribution, device: str | None, rows: int, sites: Sites
 ) -> dict[str, list[Row]]:
-    """The three lists over the whole trace, gaps over the steps, `rows` entries each; times in us."""
-    return {
-        "kernels": kernels(trace, device, rows) if device else [],
-        "host_ops": host_ops(trace, rows),
-        "gaps": gaps(trace, attribution, device, rows) if device else [],
+    """The lists of `--json`, `rows` entries each; times in us. Kernels and host ops over the whole trace, the
+    others over the judged steps: `outside_graphs` is what no graph took where the steps replay some,
+    `host_waits` where the host waits for the device, which no graph can hold.
+    """
+    out: dict[str, list[Row]] = {key: [] for key in LISTS} | {"host_ops": host_ops(trace, rows)}
+    if device is None:
+        return out
+    judged = attribution.judged(device)
+    n = max(len(judged), 1)
+    work = trace.device_events.join(sites.work)
+    work = work[(work["device"] == device) & attribution.owner.isin(judged)]
+    graph = work["call_kind"] == "graph"
+    waits = trace.near.host_waits.join(sites.calls)
+    waits = waits[np.isin(owners_of(waits["start_ns"].to_numpy(), steps), judged)]
+    return out | {
+        "kernels": kernels(trace, device, rows),
+        "gaps": gaps(trace, attribution, device, rows),
+        "families": families(work, n, rows),
+        "outside_graphs": places(work[~graph], n, rows) if graph.any() else [],
+        "host_waits": places(waits, n, rows),
     }
 
 
@@ -53,34 +89,107 @@ def _by_name(names: pd.Series[Any], ns: pd.Series[int], rows: int, what: str) ->
     ]
 
 
-def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list[Row]:
-    """Longest waits of a device in the steps: `step`, `where`, `start_us`, `length_us`, `waited_for` (the
-    largest part), `before` (the device event that ended it), and what the host did: `call`, `op`, `frame`,
-    None where nothing covers it.
+def family(kernel: str) -> str:
+    """Family of a kernel by its name, "other" for none."""
+    return next((name for name, pattern in FAMILIES.items() if pattern.match(kernel)), "other")
+
+
+def families(work: pd.DataFrame, n_steps: int, rows: int) -> list[Row]:
+    """Device events of some steps by family, most time first: `family`, per step `count` and `us` (their
+    sum), and `sites`, the places with most of that time as `places` has them.
+
+    `work`: rows of `Trace.device_events` with `op` and `module`.
     """
-    waits = attribution.waits[attribution.waits["device"] == device]
-    length = waits["end_ns"] - waits["start_ns"]
-    longest = waits.assign(length=length).sort_values("length", ascending=False, kind="stable").head(rows)
+    names = work["name"].cat.remove_unused_categories().cat  # of all events' names few are kernels'
+    of = np.array([family(str(name)) for name in names.categories], dtype=object)[names.codes.to_numpy()]
+    out = [
+        {"family": name, **_per_step(part, n_steps), "sites": places(part, n_steps, MOST_SITES)}
+        for name, part in work.groupby(of)
+    ]
+    return sorted(out, key=lambda row: -row["us"])[:rows]
+
+
+def places(work: pd.DataFrame, n_steps: int, rows: int) -> list[Row]:
+    """Device events or calls of some steps by where they come from, most time first: `op`, `module` (None
+    where unknown), the `name` with most of the time, and per step `count` and `us`.
+    """
+    out: list[Row] = []
+    for (op, module), site in work.groupby(["op", "module"]):
+        by_name = _lasted(site).groupby(site["name"].astype(object)).sum()
+        row: Row = {"op": op or None, "module": module or None, "name": str(by_name.idxmax())}
+        out.append(row | _per_step(site, n_steps))
+    return sorted(out, key=lambda row: -row["us"])[:rows]
+
+
+def _per_step(part: pd.DataFrame, n_steps: int) -> Row:
+    return {"count": len(part) / n_steps, "us": float(_lasted(part).sum()) / 1000 / n_steps}
+
+
+def _lasted(rows: pd.DataFrame) -> pd.Series[int]:
+    return rows["end_ns"] - rows["start_ns"]
+
+
+def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list[Row]:
+    """Waits of a device in the judged steps, equal ones together, by what they sum to: `count`, `total_us`,
+    and of the longest one `step`, `where`, `start_us`, `length_us`, `waited_for` (the largest part), `after`
+    and `before` (the device events around it), and what the host did: `call`, `op`, `frame`, None where
+    nothing covers it.
+
+    Equal are waits between events of the same names, that waited for the same.
+    """
+    waits = attribution.waits
+    waits = waits[(waits["device"] == device) & waits["step"].isin(attribution.judged(device))]
+    waits = waits.assign(length=waits["end_ns"] - waits["start_ns"], **_around(trace, waits, device))
+    longest = waits.sort_values("length", ascending=False, kind="stable")
+    equal = longest.groupby(_EQUAL, sort=False)["length"]
+    longest = longest.assign(count=equal.transform("size"), total=equal.transform("sum"))
+    longest = longest.drop_duplicates(_EQUAL).sort_values("total", ascending=False, kind="stable")
     host = _HostTimeline(trace)
     work_calls, threads = trace.device_events["call"].to_numpy(), trace.calls["thread"].to_numpy()
     out = []
-    for gap in longest.to_dict("records"):
-        ender = gap["ender"]
-        call = int(work_calls[ender]) if ender >= 0 else -1
+    for gap in longest.head(rows).to_dict("records"):
+        call = int(work_calls[gap["ender"]]) if gap["ender"] >= 0 else -1
         thread = int(threads[call]) if call >= 0 else None
-        largest = max(SPLIT, key=lambda part: gap[part])
         out.append(
             {
+                "count": gap["count"],
+                "total_us": gap["total"] / 1000,
                 "step": gap["step"],
                 "where": gap["where"],
                 "start_us": gap["start_ns"] / 1000,
                 "length_us": gap["length"] / 1000,
-                "waited_for": "end of step" if gap["where"] == "tail" else largest,
-                "before": str(trace.device_events["name"].iat[ender]) if ender >= 0 else None,
+                "waited_for": gap["waited_for"],
+                "after": gap["after"] or None,
+                "before": gap["before"] or None,
                 **host.doing(gap["start_ns"], gap["end_ns"], thread),
             }
         )
     return out
+
+
+def _around(trace: Trace, waits: pd.DataFrame, device: str) -> dict[str, npt.NDArray[np.object_]]:
+    """Per wait `waited_for`, and the names of the device events that ran before and `after` it, "" for none.
+
+    Between two nodes of one replay it is the graph that has the device wait, whatever the host did.
+    """
+    work = trace.near.device_events  # on the clock of the waits
+    work = work[work["device"] == device]
+    names, calls = work["name"].astype(object).to_numpy(), work["call"].to_numpy()
+    graph = (work["call_kind"] == "graph").to_numpy()
+    ender = waits["ender"].to_numpy()
+    ended = ender >= 0
+    next_one = np.searchsorted(work.index.to_numpy(), np.maximum(ender, 0))
+    last_one = np.searchsorted(work["start_ns"].to_numpy(), waits["start_ns"].to_numpy()) - 1
+    ran = last_one >= 0
+    last_one = np.maximum(last_one, 0)
+    parts = np.array(SPLIT, dtype=object)[np.argmax(waits[list(SPLIT)].to_numpy(), axis=1)]
+    inside = ended & ran & graph[next_one] & (calls[next_one] == calls[last_one])
+    waited_for = np.select([inside, (waits["where"] == "tail").to_numpy()], [NODES, "end of step"], parts)
+    return {
+        "waited_for": waited_for.astype(object),
+        "after": np.where(ran, names[last_one], ""),
+        "before": np.where(ended, names[next_one], ""),
+    }
 
 
 class _HostTimeline:

@@ -113,6 +113,11 @@ class Trace:
         moved.__dict__.pop("host_waits", None)
         return moved
 
+    @property
+    def near(self) -> Trace:
+        """The same trace with the device's clock moved no further than it must be."""
+        return self.moved(self.clocks.nearest_ns)
+
     def in_categories(self, categories: frozenset[str]) -> pd.DataFrame:
         """Events of some categories, in file order."""
         return self.events[self.events["cat"].isin(list(categories))]
@@ -136,8 +141,7 @@ def load(path: str | Path, progress: Callable[[float], None] | None = None) -> T
     """
     path = Path(path)
     if nsys.is_export(path):
-        source = nsys.source(path)
-        found = nsys.events(path)
+        source, found = nsys.read(path)
     else:
         source = open_source(path, progress)
         found = pieces(source, parse_events)

@@ -24,6 +24,11 @@ DEVICE_CATEGORIES = KERNEL_CATEGORIES | MEMCPY_CATEGORIES | MEMSET_CATEGORIES
 OP_CATEGORIES = frozenset({"cpu_op", "operator"})
 ANNOTATION_CATEGORIES = frozenset({"user_annotation"})
 PYTHON_CATEGORIES = frozenset({"python_function"})
+WAITING_FRAME = re.compile(
+    r"<built-in (?:method|function) (?:sleep|acquire|wait\w*|select|poll|recv\w*|read\w*|synchronize\w*)\b"
+    r"|.*(?:threading|queue|selectors)\.py\(\d+\): (?:wait|get|select|join)\b"
+)
+"""Python frames in which a thread does nothing."""
 OVERHEAD_CATEGORIES = frozenset({"overhead"})
 KNOWN_CATEGORY = re.compile(
     r"cpu_op|operator|kernel|concurrent_kernel|python_function|overhead|cpu_instant_event|trace|fwdbwd|ac2g|async"

@@ -2,8 +2,8 @@
 arguments.
 
 Event for event the same, so that the analysis is the same: times, names of kernels, ops, calls and step
-marks, devices, streams and correlation ids stay. Python frames stay as nameless events, other annotations
-become "redacted annotation".
+marks, devices, streams and correlation ids stay. Python frames stay as nameless events or nameless waits,
+other annotations become "redacted annotation".
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from typing import Any
 
 import orjson
 
-from profiling.trace.names import ENGINE_STEP, NOT_STEPS, PROFILER_STEP, PYTHON_CATEGORIES
+from profiling.trace import nsys
+from profiling.trace.names import ENGINE_STEP, NOT_STEPS, PROFILER_STEP, PYTHON_CATEGORIES, WAITING_FRAME
 from profiling.trace.read import metadata, pieces
 from profiling.trace.source import open_source
 from variants.errors import UserError
@@ -29,6 +30,8 @@ KEPT_META = re.compile(
 PATH = re.compile(r"(?:[A-Za-z]:)?(?:[\\/][\w.~+@-]+){2,}[\\/]?")
 NAMELESS = "redacted annotation"
 """Matches `NOT_STEPS`, so that no step is taken from it."""
+NAMELESS_WAIT = "<built-in function wait>"
+"""Matches `WAITING_FRAME`, so that it is still a wait."""
 
 
 def redact(source_path: str | Path, out_path: str | Path, step_names: frozenset[str] = frozenset()) -> int:
@@ -40,6 +43,8 @@ def redact(source_path: str | Path, out_path: str | Path, step_names: frozenset[
     source_path, out_path = Path(source_path), Path(out_path)
     if out_path.exists() and out_path.samefile(source_path):
         raise UserError(f"--redact {out_path}: this is the trace itself; give another name")
+    if nsys.is_export(source_path):
+        raise UserError(f"--redact {source_path}: only JSON is redacted, not an SQLite export of nsys")
     source = open_source(source_path)
     events = [_event(e, step_names) for piece in pieces(source) for e in piece if isinstance(e, dict)]
     kept = {k: v for k, v in metadata(source).items() if KEPT_META.fullmatch(k)}
@@ -62,7 +67,7 @@ def _event(event: dict[str, Any], step_names: frozenset[str]) -> dict[str, Any]:
     category = str(event.get("cat", "")).lower()
     name = str(event.get("name", ""))
     if category in PYTHON_CATEGORIES:
-        out["name"] = "python"
+        out["name"] = NAMELESS_WAIT if WAITING_FRAME.match(name) else "python"
     elif "annotation" in category and not _keeps_name(name, step_names):
         out["name"] = NAMELESS
     else:

@@ -1,0 +1,54 @@
+"""Which steps are read together: prefill apart from decode, and odd ones apart from the usual."""
+
+from __future__ import annotations
+
+import re
+
+import pandas as pd
+
+_PREFILLS = re.compile(r"context_(\d+)|_new_(\d+)|(\d+) ctx")
+_DECODES = re.compile(r"generation_(\d+)|cached_(\d+)|(\d+) gen")
+"""Requests of each phase in the names of vLLM's, SGLang's and TensorRT-LLM's steps."""
+_PREFILL_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:prefill|extend|context)(?:[^a-z]|$)")
+_DECODE_WORD = re.compile(r"(?i)(?:^|[^a-z])(?:decode|generat\w+|token)(?:[^a-z]|$)")
+_BATCH = re.compile(r"bs=(\d+)")
+ODD_FACTOR = 2
+"""A step this many times as long as the usual one, or as short, is read apart."""
+MIN_OF_BATCH = 3
+
+
+def phase(name: str) -> str:
+    """ "prefill", "decode", both, or "" where a step's name does not say."""
+    prefill, decode = _requests(_PREFILLS, name), _requests(_DECODES, name)
+    if prefill is None and decode is None:
+        found = (_PREFILL_WORD.search(name) is not None, _DECODE_WORD.search(name) is not None)
+    else:
+        found = (bool(prefill), bool(decode))
+    return " and ".join(word for word, there in zip(("prefill", "decode"), found, strict=True) if there)
+
+
+def _requests(pattern: re.Pattern[str], name: str) -> int | None:
+    found = pattern.search(name)
+    return next(int(n) for n in found.groups() if n is not None) if found else None
+
+
+def kinds(names: pd.Series[str]) -> pd.Series[str]:
+    """Per step what it is read with: its phase, and its batch size where each has enough steps."""
+    phases = names.map(phase)
+    batch = names.map(lambda name: _batch(name) or 0)
+    counts = batch.groupby([phases, batch]).transform("size")
+    split = counts.groupby(phases).transform("min") >= MIN_OF_BATCH
+    several = batch.groupby(phases).transform("nunique") > 1
+    sized = phases + " of " + batch.astype(str)
+    return phases.where(~(split & several & (batch > 0)), sized)
+
+
+def _batch(name: str) -> int | None:
+    found = _BATCH.search(name)
+    return int(found[1]) if found else _requests(_DECODES, name)
+
+
+def odd(length_ns: pd.Series[int]) -> pd.Series[bool]:
+    """Per step of one kind whether its length is out of proportion to the (lower) median."""
+    usual = float(length_ns.quantile(0.5, interpolation="lower"))
+    return (length_ns > ODD_FACTOR * usual) | (ODD_FACTOR * length_ns < usual)

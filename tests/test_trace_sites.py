@@ -1,0 +1,226 @@
+"""Where device time comes from: families, the op and module that launched a kernel, what no graph took, waits
+that repeat.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from experiments.explain import main
+from profiling.analysis.explain import as_json, explain, explain_ranks
+from profiling.analysis.sites import call_sites
+from profiling.analysis.top import family
+from profiling.trace import load
+from tests.synthetic_trace import Synthetic, eager, on_host
+from variants.errors import UserError
+
+LAYERS = ("Attention", "MLP")
+
+
+def model(steps: int = 3, layers: int = 2, graph: bool = False, extra: int = 0) -> Synthetic:
+    """Decode steps of `layers` layers, each a projection in its attention and in its MLP, eager or as one
+    replay, with `extra` kernels in front that no graph takes.
+    """
+    trace = Synthetic()
+    at = 1_000_000
+    for number in range(steps):
+        begin = at
+        for n in range(extra):
+            with_module(trace, f"nn.Module: Sampler_{n}", at, at + 20_000)
+            trace.op("aten::argmax", at + 1_000, at + 15_000)
+            trace.launch((at + 5_000, at + 9_000), (at + 10_000, at + 13_000), name="argmax_kernel")
+            at += 20_000
+        if graph:
+            first = at + 10_000
+            correlation = trace.call("cudaGraphLaunch", at + 1_000, at + 5_000)
+            for k in range(layers * len(LAYERS)):
+                trace.work(correlation, first + k * 5_000, first + k * 5_000 + 4_000, name=f"gemm_{k % 2}")
+            at = first + layers * len(LAYERS) * 5_000 + 1_000
+        else:
+            for layer in range(layers):
+                outer = at
+                for index, part in enumerate(LAYERS):
+                    with_module(trace, f"nn.Module: {part}_{layer}", at + 500, at + 18_000)
+                    trace.op("aten::linear", at + 1_000, at + 16_000)
+                    trace.op("aten::mm", at + 2_000, at + 15_000)
+                    trace.launch((at + 5_000, at + 9_000), (at + 10_000, at + 14_000), name=f"gemm_{index}")
+                    at += 20_000
+                with_module(trace, f"nn.Module: Layer_{layer}", outer, at)
+        trace.step(begin, at, f"ProfilerStep#{number}")
+        at += 1_000
+    return trace
+
+
+def with_module(trace: Synthetic, name: str, start: int, end: int) -> None:
+    trace.event("python_function", name, start, end)
+
+
+def test_a_kernel_has_the_op_and_the_module_of_its_launch(tmp_path) -> None:
+    trace = load(model(steps=1).write(tmp_path / "t.json"))
+    sites = call_sites(trace)
+    assert sites["op"].tolist() == ["aten::mm"] * 4
+    assert sites["module"].tolist() == ["Layer.Attention", "Layer.MLP"] * 2
+
+
+def test_without_modules_the_frame_of_the_program_stands_for_them(tmp_path) -> None:
+    made = Synthetic()
+    made.event("python_function", "serve.py(3): decode", 0, 90_000)
+    made.event("python_function", "torch/_ops.py(9): __call__", 1_000, 80_000)
+    made.launch((5_000, 9_000), (10_000, 14_000))
+    sites = call_sites(load(made.write(tmp_path / "t.json")))
+    assert sites.iloc[0].tolist() == ["", "serve.py(3): decode"]
+
+
+@given(steps=st.integers(3, 5), layers=st.integers(1, 4), extra=st.integers(0, 2))
+def test_replayed_kernels_get_the_names_of_an_eager_trace(tmp_path_factory, steps, layers, extra) -> None:
+    folder = tmp_path_factory.mktemp("t")
+    named = explain(model(steps, layers).write(folder / "eager.json"))
+    path = model(steps, layers, graph=True, extra=extra).write(folder / "graph.json")
+    nameless = as_json(explain(path), "t")
+    assert nameless["named_share"] is None
+    found = as_json(explain_ranks(path, names_from=named)[0], "t")
+    assert found["named_share"] == 1
+    product = next(row for row in found["top"]["families"] if row["family"] == "matrix product")
+    assert product["count"] == 2 * layers
+    assert {site["module"]: site["count"] for site in product["sites"]} == {
+        "Layer.Attention": layers,
+        "Layer.MLP": layers,
+    }
+    assert [row["module"] for row in found["top"]["outside_graphs"]] == ["Sampler"] * bool(extra)
+
+
+def test_what_the_eager_trace_does_not_settle_stays_nameless(tmp_path) -> None:
+    made = model(layers=2)
+    for event in made.events:  # one name from two places, and in the graph another number of them
+        event["name"] = event["name"].replace("gemm_1", "gemm_0")
+    named = explain(made.write(tmp_path / "eager.json"))
+    path = model(layers=3, graph=True).write(tmp_path / "graph.json")
+    found = as_json(explain_ranks(path, names_from=named)[0], "t")
+    assert found["named_share"] == 0
+    assert any("names none of the replayed kernels" in warning for warning in found["warnings"])
+
+
+def test_an_eager_trace_needs_no_names(tmp_path) -> None:
+    path = model().write(tmp_path / "t.json")
+    found = as_json(explain_ranks(path, names_from=explain(path))[0], "t")
+    assert found["named_share"] is None
+    assert any("--names-from is not used" in warning for warning in found["warnings"])
+
+
+def test_each_rank_gets_its_names(tmp_path) -> None:
+    named = explain(model().write(tmp_path / "eager.json"))
+    made = Synthetic()
+    for rank in (0, 1):
+        made.events += [e | {"pid": f"[TP0{rank}] {e['pid']}"} for e in model(graph=True).events]
+    ranks = explain_ranks(made.write(tmp_path / "t.json"), names_from=named)
+    assert [(rank.rank, rank.sites.share) for rank in ranks] == [("[TP00]", 1), ("[TP01]", 1)]
+
+
+def test_names_from_a_trace_without_kernels_or_no_trace_is_one_line(tmp_path) -> None:
+    path = model(graph=True).write(tmp_path / "t.json")
+    cpu = on_host().write(tmp_path / "cpu.json")
+    for foreign, said in ((cpu, "no device events"), (tmp_path / "missing.json", "cannot be read")):
+        with pytest.raises(UserError, match=f"{foreign.name}.*{said}"):
+            main([str(path), "--names-from", str(foreign)])
+
+
+def test_the_host_waits_by_op_and_module(tmp_path, capsys) -> None:
+    made = model(steps=3)
+    for begin in [event["ts"] * 1000 for event in made.events if event["cat"] == "user_annotation"]:
+        with_module(made, "nn.Module: Sampler_0", begin + 18_000, begin + 19_900)
+        made.op("aten::item", begin + 18_100, begin + 19_800)
+        made.call("cudaStreamSynchronize", begin + 18_200, begin + 19_700)
+    (row,) = as_json(explain(made.write(tmp_path / "t.json")), "t")["top"]["host_waits"]
+    assert (row["op"], row["module"], row["name"]) == ("aten::item", "Layer.Sampler", "cudaStreamSynchronize")
+    assert (row["count"], row["us"]) == (1, pytest.approx(1.5))
+    assert main([str(tmp_path / "t.json")]) == 0
+    assert "host waits for the device" in capsys.readouterr().out
+
+
+@given(shift=st.integers(-500_000, 500_000))
+@settings(max_examples=20)
+def test_what_ran_before_a_wait_is_the_same_wherever_the_clock_stood(tmp_path_factory, shift) -> None:
+    folder = tmp_path_factory.mktemp("t")
+
+    def neighbours(made: Synthetic) -> Counter[tuple[str, str]]:
+        gaps = as_json(explain(made.write(folder / "t.json")), "t", 99)["top"]["gaps"]
+        found: Counter[tuple[str, str]] = Counter()
+        for gap in gaps:
+            found[gap["after"], gap["before"]] += gap["count"] * (gap["where"] == "gap")
+        return +found
+
+    made = eager()
+    truth = neighbours(made)
+    for event in made.events:
+        event["ts"] += shift / 1000 * (event["cat"] == "kernel")
+    assert neighbours(made) == truth and len(truth) == 9
+
+
+def test_waits_between_nodes_are_the_graphs_and_equal_ones_are_one(tmp_path, capsys) -> None:
+    path = model(steps=4, layers=2, graph=True).write(tmp_path / "t.json")
+    gaps = as_json(explain(path), "t")["top"]["gaps"]
+    inside = [gap for gap in gaps if gap["waited_for"] == "next graph node"]
+    assert [(gap["after"], gap["before"], gap["count"]) for gap in inside] == [
+        ("gemm_0", "gemm_1", 2 * 4),
+        ("gemm_1", "gemm_0", 4),
+    ]
+    assert [gap["total_us"] for gap in inside] == [8, 4]
+    assert main([str(path)]) == 0
+    assert "next graph node" in capsys.readouterr().out
+
+
+def test_devices_are_listed_with_what_they_are_busy_with(tmp_path, capsys) -> None:
+    made = Synthetic()
+    made.step(0, 900_000)
+    for device in (0, 1):
+        made.launch((10_000, 12_000), (13_000, 20_000), device=device)
+        made.launch((14_000, 16_000), (20_000, 30_000), name="ncclDevKernel_AllReduce", device=device)
+    assert main([str(made.write(tmp_path / "t.json")), "--json"]) == 0
+    text = capsys.readouterr().out
+    entry = json.loads(text.splitlines()[-1])["files"][0]
+    split = {"compute": 7, "communication": 10, "copies": 0}
+    assert [d["busy_split_us"] for d in entry["devices"].values()] == [split, split]
+    assert main([str(tmp_path / "t.json")]) == 0
+    assert "communication" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("kernel", "expected"),
+    [
+        ("nvjet_tst_64x8_64x16_4x1_v_bz_TNN", "matrix product"),
+        ("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT16x16x256", "matrix product"),
+        ("void cutlass::Kernel2<cutlass_80_wmma_tensorop_bf16_s161616gemm_bf16>", "matrix product"),
+        ("void flash_fwd_splitkv_kernel<Flash_fwd_kernel_traits<128, 64>>", "attention"),
+        ("_ZN4vllm25paged_attention_v1_kernel", "attention"),
+        ("ncclDevKernel_AllReduce_Sum_bf16_RING_LL", "communication"),
+        ("fused_moe_kernel", "mixture of experts"),
+        ("void vllm::rms_norm_kernel<c10::BFloat16>", "norm"),
+        ("void vllm::rotary_embedding_kernel<c10::BFloat16>", "rotary"),
+        ("Memcpy DtoH (Device -> Pageable)", "data movement"),
+        ("triton_poi_fused_add_0", "elementwise"),
+        ("triton_red_fused_mean_1", "reduction"),
+        ("kernel_cutlass_kernel_flashinfernormkernelsfused_add_rmsnormFusedAddRMSNormKernel", "norm"),
+        ("bmm_Bfloat16_Bfloat16Bfloat16_Fp32_t128x8x128u2_s6_et128x8_m128x8x16_sm100f", "matrix product"),
+        ("something_of_nobody", "other"),
+    ],
+)
+def test_family_of_a_kernel(kernel, expected) -> None:
+    assert family(kernel) == expected
+
+
+def test_names_with_markup_are_text_in_the_report(tmp_path) -> None:
+    evil = "<script>alert(1)</script><img src=x onerror=alert(2)> | `a` **b** " + "long" * 200
+    made = model()
+    for event in made.events:
+        event["name"] = event["name"].replace("gemm_", f"{evil} gemm_").replace("Layer_", f"{evil}_")
+        event["name"] = event["name"].replace("aten::mm", f"aten::{evil}").replace("ProfilerStep", evil)
+    path = made.write(tmp_path / "<b>t.json")
+    assert main([str(path), "--step", r"long#\d", "--out", str(tmp_path / "out"), "--quiet"]) == 0
+    text = (tmp_path / "out" / "report.html").read_text()
+    assert "alert(1)" in text
+    assert not any(raw in text for raw in ("<script>alert", "</script><img", "<img src=x", "<b>t"))
