@@ -78,7 +78,7 @@ def rows_not_alternating(patch: Patch) -> None:
     def joined(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
         return torch.cat([pieces[part] for part in parts])
 
-    patch.setattr(_Checkpoint, "_joined", staticmethod(joined))
+    patch.setattr(_Checkpoint, "_parameter", staticmethod(joined))
 
 
 def keys_not_turned(patch: Patch) -> None:

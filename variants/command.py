@@ -58,10 +58,10 @@ def _check(words: Sequence[str]) -> None:
 
 def refusal(error: Exception) -> str:
     """What is printed of bad input, or of what the system refuses: a full disk, no right to read."""
-    said = str(error)
+    message = str(error)
     if isinstance(error, OSError) and error.strerror is not None:
-        said = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    line = " ".join(said.splitlines())
+        message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    line = " ".join(message.splitlines())
     return (
         f"error: {line if len(line) <= LONGEST else f'{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}'}\n"
     )

@@ -43,7 +43,7 @@ def read_json(file: Path, what: str = "a config.json") -> dict[str, Any]:
 class HfConfig:
     """A config.json with its aliases and its family's defaults resolved; every miss is a UserError."""
 
-    given: Mapping[str, Any]
+    raw: Mapping[str, Any]  # under the file's own names of the keys
     values: Mapping[str, Any]
     where: str
     model_type: str
@@ -72,9 +72,9 @@ class HfConfig:
         value = self.values.get(key)
         return default if value is None else value
 
-    def spelled(self, key: str) -> str:
+    def spelling(self, key: str) -> str:
         """The name by which this file gives the key."""
-        return next((theirs for theirs in self.given if ALIASES.get(theirs) == key), key)
+        return next((theirs for theirs in self.raw if ALIASES.get(theirs) == key), key)
 
     def whole(self, key: str, default: int | None = None, most: int = MOST) -> int:
         return _whole(self.get(key, default), key, self.where, most)
@@ -90,7 +90,7 @@ class HfConfig:
         """A fact that is fixed or that the key `decides`."""
         value = self.get(decides, default) if isinstance(decides, str) else decides
         if not isinstance(value, bool):
-            raise UserError(f"{self.where}: {decides} {_said(value)}; true or false is needed")
+            raise UserError(f"{self.where}: {decides} {_predicate(value)}; true or false is needed")
         return value
 
     @property
@@ -130,7 +130,7 @@ class HfConfig:
         named = self.get("layer_types")
         if named is not None:
             if not isinstance(named, list) or not all(isinstance(name, str) for name in named):
-                raise UserError(f"{self.where}: layer_types {_said(named)}; a list of names is needed")
+                raise UserError(f"{self.where}: layer_types {_predicate(named)}; a list of names is needed")
             unknown = set(named) - {"full_attention", "sliding_attention"}
             if unknown or len(named) != n_layer:
                 count = f"{len(named)} entries for {n_layer} layers"
@@ -165,8 +165,8 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         )
     for key, value in family.required.items():
         if config.get(key, value) != value:
-            said = f"{config.spelled(key)} = {shortened(config.get(key))}"
-            raise UserError(f"{where}: {said} is not supported, only {value!r}")
+            setting = f"{config.spelling(key)} = {shortened(config.get(key))}"
+            raise UserError(f"{where}: {setting} is not supported, only {value!r}")
     limit = config.whole("max_position_embeddings", config.get("n_ctx"))
     n_ctx = min(positions or limit, limit)
     _refuse_short_windows(config, n_ctx)
@@ -204,18 +204,18 @@ def _refuse_short_windows(config: HfConfig, n_ctx: int) -> None:
 
 
 def _rope(config: HfConfig, limit: int) -> Rope:
-    given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(given, dict):
-        raise UserError(f"{config.where}: rope parameters {_said(given)}; an object is needed")
-    where, kind = config.where, str(given.get("rope_type", given.get("type", "default")))
+    parameters = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(parameters, dict):
+        raise UserError(f"{config.where}: rope parameters {_predicate(parameters)}; an object is needed")
+    where, kind = config.where, str(parameters.get("rope_type", parameters.get("type", "default")))
     if kind not in ROPES:
         raise UserError(f"{where}: rope_type {shortened(kind)} is not supported, only {', '.join(ROPES)}")
     for key, plain in (("partial_rotary_factor", 1.0), ("mscale", None), ("truncate", True)):
-        if (value := given.get(key, config.get(key, plain))) not in (plain, None):
+        if (value := parameters.get(key, config.get(key, plain))) not in (plain, None):
             raise UserError(f"{where}: {key} = {shortened(value)} is not supported")
 
     def number(key: str, default: float | None = None) -> float:
-        value = given.get(key)
+        value = parameters.get(key)
         return _number(default if value is None else value, key, where)
 
     theta = number("rope_theta", config.get("rope_theta", PLAIN_THETA))
@@ -228,14 +228,14 @@ def _rope(config: HfConfig, limit: int) -> Rope:
         raise UserError(f"{where}: factor is {factor}; at least 1 is needed, positions are stretched")
     if kind == "linear":
         return Rope(theta, "linear", factor)
-    longest = given.get("original_max_position_embeddings")
+    longest = parameters.get("original_max_position_embeddings")
     trained = _whole(limit if longest is None else longest, "original_max_position_embeddings", where)
     if kind == "llama3":
         low, high = number("low_freq_factor"), number("high_freq_factor")
         if low >= high:
             raise UserError(f"{where}: low_freq_factor {low} is not below high_freq_factor {high}")
         return Rope(theta, "llama3", factor, trained, low_freq_factor=low, high_freq_factor=high)
-    fixed = given.get("attention_factor")
+    fixed = parameters.get("attention_factor")
     return Rope(
         theta,
         "yarn",
@@ -249,18 +249,18 @@ def _rope(config: HfConfig, limit: int) -> Rope:
 
 def _whole(value: Any, key: str, where: str, most: int = MOST, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise UserError(f"{where}: {key} {_said(value)}; a whole number of at least {least} is needed")
+        raise UserError(f"{where}: {key} {_predicate(value)}; a whole number of at least {least} is needed")
     if value > most:
-        raise UserError(f"{where}: {key} {_said(value)}; at most {most:,} is known here")
+        raise UserError(f"{where}: {key} {_predicate(value)}; at most {most:,} is known here")
     return value
 
 
 def _number(value: Any, key: str, where: str) -> float:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
     if not plain or not 0 < value <= MOST_NUMBER:
-        raise UserError(f"{where}: {key} {_said(value)}; a positive number is needed")
+        raise UserError(f"{where}: {key} {_predicate(value)}; a positive number is needed")
     return float(value)
 
 
-def _said(value: Any) -> str:
+def _predicate(value: Any) -> str:
     return "is missing" if value is None else f"is {shortened(value)}"

@@ -55,7 +55,7 @@ def _to_fixed_shape(root: PrecisionOption) -> list[Variant]:
 
 
 def _on_modules(sdpa: Variant) -> list[Variant]:
-    """What else changes the modules' step of fixed shape, or how it is run."""
+    """Rungs that change the modules' step of fixed shape, or how it is run."""
     compiled = sdpa.then("compile", "most Python and dispatch, and small ops by fusion", executor=COMPILED)
     return [
         sdpa.then("nomask", "the stored mask table; computes its row instead", mask=COMPUTED),
@@ -89,7 +89,7 @@ def _on_modules(sdpa: Variant) -> list[Variant]:
 
 
 def _on_kernels(sdpa: Variant, cudagraph: Variant) -> list[Variant]:
-    """Steps that run through this project's own kernels."""
+    """Rungs whose steps run through this project's own kernels."""
     triton = cudagraph.then(
         "triton", "most kernels: five fused ones per layer and the head", backend=FUSED_TRITON
     )

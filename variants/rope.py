@@ -36,18 +36,19 @@ def _frequencies(rope: Rope, head_dim: int) -> Tensor:
     stretched = plain / rope.factor
     if rope.kind == "linear":
         return stretched
-    share = _kept_llama3(rope, plain) if rope.kind == "llama3" else _kept_yarn(rope, head_dim)
+    share = _plain_share_llama3(rope, plain) if rope.kind == "llama3" else _plain_share_yarn(rope, head_dim)
     return stretched * (1 - share) + plain * share
 
 
-def _kept_llama3(rope: Rope, plain: Tensor) -> Tensor:
-    """How much of each plain frequency stays [D/2]: all where it turns often within the trained positions."""
+def _plain_share_llama3(rope: Rope, plain: Tensor) -> Tensor:
+    """Share of each plain frequency that stays, float32 [D/2]: all of what turns often within `trained`."""
     turns = rope.trained * plain / (2 * math.pi)
     return ((turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor)).clamp(0, 1)
 
 
-def _kept_yarn(rope: Rope, head_dim: int) -> Tensor:
-    """The same for YaRN (Peng et al. 2023): a ramp from the pairs that turn beta_fast times."""
+def _plain_share_yarn(rope: Rope, head_dim: int) -> Tensor:
+    """Share of each plain frequency that stays, float32 [D/2]: YaRN's ramp from the pairs that turn
+    beta_fast times to those that turn beta_slow times (Peng et al. 2023)."""
 
     def pair(turns: float) -> float:
         return head_dim * math.log(rope.trained / (turns * 2 * math.pi)) / (2 * math.log(rope.theta))

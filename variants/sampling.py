@@ -81,5 +81,5 @@ class Sampler:
 
 
 def _wide(logits: Tensor) -> torch.dtype:
-    """Half precision cannot hold a cumulative sum over a vocabulary."""
+    """The dtype of probabilities: half precision cannot hold a cumulative sum over a vocabulary."""
     return torch.float64 if logits.dtype == torch.float64 else torch.float32

@@ -34,14 +34,14 @@ def load_model(
 
     Raises UserError naming the file, tensor or setting that is wrong.
     """
-    described = HfConfig.of(read_json(folder / "config.json"), str(folder / "config.json"))
-    config = gpt_config(described, positions)
-    assert described.family.names is not None  # gpt_config refuses a type without
+    hf_config = HfConfig.of(read_json(folder / "config.json"), str(folder / "config.json"))
+    config = gpt_config(hf_config, positions)
+    assert hf_config.family.names is not None  # gpt_config refuses a type without
     model = empty_model(config)
-    wanted = dict(model.named_parameters(remove_duplicate=False))
+    parameters = dict(model.named_parameters(remove_duplicate=False))
     if config.tied_head:
-        del wanted["lm_head.weight"]
-    whole = _Checkpoint(folder, described.family.names, config, wanted).read(dtype, device)
+        del parameters["lm_head.weight"]
+    whole = _Checkpoint(folder, hf_config.family.names, config, parameters).read(dtype, device)
     if config.tied_head:
         whole["lm_head.weight"] = whole["wte.weight"]
     if config.rope is not None:
@@ -59,11 +59,11 @@ class _Checkpoint:
     folder: Path
     names: Names
     config: GPTConfig
-    wanted: Mapping[str, Tensor]
+    parameters: Mapping[str, Tensor]
 
     def read(self, dtype: torch.dtype, device: str | torch.device) -> dict[str, Tensor]:
         """Every parameter of ours. Raises UserError for a tensor that is unknown, wrong or missing."""
-        pieces: dict[str, dict[str, Tensor]] = {name: {} for name in self.wanted}
+        pieces: dict[str, dict[str, Tensor]] = {name: {} for name in self.parameters}
         for file, stored, tensor in _tensors(self.folder):
             name = stored.removeprefix(self.names.prefix)
             if re.fullmatch(self.names.constant, name) or (
@@ -71,21 +71,21 @@ class _Checkpoint:
             ):
                 continue
             ours, parts = self._place(name)
-            if ours not in self.wanted:
+            if ours not in self.parameters:
                 raise UserError(f"{file}: unknown tensor {stored}; config.json describes no such weight")
             if self.names.transposed and name.startswith(f"{self.names.layers}.") and tensor.dim() == 2:
                 tensor = tensor.t()
             if any(part in pieces[ours] for part in parts):
                 raise UserError(f"{file}: {stored} is there twice, with and without {self.names.prefix}")
             rows = [self._rows(ours, part) for part in parts]
-            _check(tensor, (sum(rows), *self.wanted[ours].shape[1:]), f"{file}: {stored}")
+            _check(tensor, (sum(rows), *self.parameters[ours].shape[1:]), f"{file}: {stored}")
             ready = tensor.to(dtype=dtype, device=device).contiguous()
             if not bool(torch.isfinite(ready).all()):
                 raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")
             if name.endswith(".weight") and not bool(ready.any()):
                 raise UserError(f"{file}: {stored} holds zeros only: nothing can be proven or timed with it")
             pieces[ours].update(zip(parts, ready.split(rows), strict=True))
-        parts_of = {name: self._parts(name) for name in self.wanted}
+        parts_of = {name: self._parts(name) for name in self.parameters}
         missing = [
             " ".join([name, part]).strip()
             for name, parts in parts_of.items()
@@ -94,7 +94,7 @@ class _Checkpoint:
         ]
         if missing:
             raise UserError(f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
-        return {name: self._joined(pieces.pop(name), parts) for name, parts in parts_of.items()}
+        return {name: self._parameter(pieces.pop(name), parts) for name, parts in parts_of.items()}
 
     def _place(self, name: str) -> Piece:
         """The parameter of ours that this tensor is rows of; of no name where there is none."""
@@ -115,10 +115,11 @@ class _Checkpoint:
     def _rows(self, ours: str, part: str) -> int:
         config = self.config
         sizes = {"q": config.q_dim, "k": config.kv_dim, "v": config.kv_dim}
-        return (sizes | {"gate": config.n_inner, "up": config.n_inner}).get(part, self.wanted[ours].size(0))
+        sizes |= {"gate": config.n_inner, "up": config.n_inner}
+        return sizes.get(part, self.parameters[ours].size(0))
 
     @staticmethod
-    def _joined(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
+    def _parameter(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
         """One tensor of its pieces; the rows of gate and up alternate, as `Block` says."""
         rows = [pieces[part] for part in parts]
         if len(rows) == 1:
@@ -149,10 +150,10 @@ def _files(folder: Path) -> list[Path]:
     if single.exists():
         return [single]
     if index.exists():
-        placed = read_json(index, "a safetensors index").get("weight_map")
-        if not isinstance(placed, dict) or not all(isinstance(name, str) for name in placed.values()):
+        file_of = read_json(index, "a safetensors index").get("weight_map")
+        if not isinstance(file_of, dict) or not all(isinstance(name, str) for name in file_of.values()):
             raise UserError(f"{index} is not a safetensors index (weight_map: an object of file names)")
-        names = sorted(set(placed.values()))
+        names = sorted(set(file_of.values()))
         if any(Path(name).name != name or name == ".." for name in names):
             raise UserError(f"{index} names files outside {folder}")
         return [folder / name for name in names]

@@ -93,7 +93,7 @@ def why_no_triton(device: str) -> str | None:
 
 
 def why_no_single_launch(device: str) -> str | None:
-    """On a GPU the one launch is a Triton kernel."""
+    """None where a step can be one launch (on a GPU a Triton kernel), else the reason."""
     return (why_no_triton if device == "cuda" else why_no_one_launch)(device)
 
 

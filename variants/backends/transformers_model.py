@@ -58,8 +58,8 @@ class TransformersModel(Model):
     def implementations(self) -> str:
         """How attention and, in a mixture, the experts run."""
         config: Any = self.module.config
-        said = f"attention: {config._attn_implementation}"
-        return f"{said}, experts: {config._experts_implementation}" if self.has_experts else said
+        attention = f"attention: {config._attn_implementation}"
+        return f"{attention}, experts: {config._experts_implementation}" if self.has_experts else attention
 
     def exact(self) -> TransformersModel:
         """A float64 copy."""

@@ -102,12 +102,12 @@ class _Pure(nn.Module):
 
 
 def _tensors(owner: object) -> Held:
-    """Its tensors and lists of tensors, by attribute."""
+    """The tensors and lists of tensors of an object, by attribute."""
     return {name: value for name, value in vars(owner).items() if isinstance(value, Tensor | list)}
 
 
 def _over(owner: Owner, tensors: Held) -> Owner:
-    """The same cache or mask over these tensors."""
+    """A copy of this cache or mask that works on these tensors."""
     other = copy(owner)
     vars(other).update(tensors)
     return other

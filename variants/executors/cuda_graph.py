@@ -157,12 +157,12 @@ def _operation_that_fails(
     graph, pool = torch.cuda.CUDAGraph(), torch.cuda.graph_pool_handle()
     watch = _Watch()  # type: ignore[no-untyped-call]
 
-    def watched() -> Tensor:
+    def watched_step() -> Tensor:
         with watch:
             return step(token)
 
     try:
-        _record(graph, watched, side, pool)
+        _record(graph, watched_step, side, pool)
     except Exception:
         return watch.last
     finally:

@@ -67,7 +67,7 @@ class ExecutorOption(Option):
 
 
 def why_no_compiler(device: str) -> str | None:
-    """torch.compile generates C++ on CPU; on CUDA it needs Triton."""
+    """None where torch.compile can build (C++ on CPU, Triton on CUDA), else the reason."""
     if device == "mps":
         return "torch.compile of this step is not supported on MPS"
     names = ("cl",) if sys.platform == "win32" else (environ.get("CXX", "c++"), "g++")
@@ -82,7 +82,7 @@ def why_no_graph(device: str) -> str | None:
 
 
 def why_no_compiled_graph(device: str) -> str | None:
-    """As `why_no_graph`, for a graph of the compiled step."""
+    """None where a CUDA graph can hold the compiled step, else the reason, with its counterpart."""
     return None if device == "cuda" else "needs a CUDA device; its counterpart here is compile"
 
 

@@ -177,7 +177,7 @@ def before_wait(code: str) -> int | None:
 
 
 def report(kernel: Any) -> dict[str, Any]:
-    """What the compiler decided, as numbers."""
+    """Numbers of a compiled kernel by name: registers and shared bytes, spills, loads, products (counts)."""
     if "amdgcn" in kernel.asm:
         return _report_amd(kernel)
     usage, code = disassemble(kernel)
@@ -197,12 +197,12 @@ def report(kernel: Any) -> dict[str, Any]:
 
 
 def _report_amd(kernel: Any) -> dict[str, Any]:
-    """The same of an AMD kernel, as far as its assembly says it."""
+    """Registers and spills per thread and bytes of shared memory: what an AMD kernel's assembly says."""
     names = r"\.(vgpr_count|vgpr_spill_count|sgpr_spill_count):\s+(\d+)"
-    said = {name: int(value) for name, value in re.findall(names, kernel.asm["amdgcn"])}
+    counts = {name: int(value) for name, value in re.findall(names, kernel.asm["amdgcn"])}
     return {
-        "registers": said["vgpr_count"],
-        "spills": said["vgpr_spill_count"] + said["sgpr_spill_count"],
+        "registers": counts["vgpr_count"],
+        "spills": counts["vgpr_spill_count"] + counts["sgpr_spill_count"],
         "shared_bytes": kernel.metadata.shared,
     }
 

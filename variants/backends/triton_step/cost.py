@@ -37,7 +37,7 @@ def model_bytes(g: Geometry) -> int:
 
 
 def weight_bytes(m: Matrix, g: Geometry) -> int:
-    """A matrix with its scales, bias and the norm before it."""
+    """Bytes of a matrix with its scales, bias and the norm before it."""
     matrix = m.rows * m.columns * (1 if m.scaled else model_bytes(g)) + (m.rows * FLOAT_BYTES) * m.scaled
     return matrix + (m.rows + 2 * m.columns * m.normed) * model_bytes(g)
 
@@ -47,7 +47,7 @@ def _product(m: Matrix, g: Geometry, read: int, written: int) -> Cost:
 
 
 def qkv(g: Geometry, first: bool, tokens: int = 1) -> Cost:
-    """`tokens`: different tokens in the batch, whose embedding rows the `first` kernel of a step reads."""
+    """Norm and projection to q, k and v; the `first` of a step reads `tokens` different embedding rows."""
     C, kv = g.qkv.columns, g.n_kv_head * g.head_dim
     copies = g.programs * g.batch * C * FLOAT_BYTES
     tables = (tokens + 1) * C * model_bytes(g) + g.batch * INT64_BYTES
@@ -105,7 +105,7 @@ def step(g: Geometry, length: int) -> dict[str, tuple[int, Cost]]:
 
 
 def total(g: Geometry, length: int) -> Cost:
-    """The whole step, as `kernels` run it: what one phase hands to the next is written and read."""
+    """Bytes and FLOPs of a step as `kernels` run it: what one phase hands to the next is written and read."""
     whole = Cost(0, 0, 0)
     for launches, cost in step(g, length).values():
         for _ in range(launches):

@@ -91,11 +91,11 @@ def _once_per_launch(plain: Any) -> Any:
         scope = plain(function)
         restore = scope.restore
 
-        def restored() -> None:
+        def forget_and_restore() -> None:
             patched.clear()
             restore()
 
-        scope.restore = restored
+        scope.restore = forget_and_restore
         return scope
 
     return patch_modules

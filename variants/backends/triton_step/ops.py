@@ -20,7 +20,7 @@ def _launch(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None
     kernel[(programs,)](*arguments, num_warps=plan.WARPS, **options)
 
 
-def _wanted(**options: bool) -> dict[str, bool]:
+def _flags(**options: bool) -> dict[str, bool]:
     """Options of a launch that are set: compilers for other makers' chips refuse the very name of one."""
     return {name: value for name, value in options.items() if value}
 
@@ -53,7 +53,7 @@ def qkv(
     """Norm of x [programs,B,C], projection to q and caches; the `first` of a step puts the embedding in x."""
     g = geometry(setting, epsilon)
     tensors = (token, length, wte, wpe, x, weight, scale, bias, gain, shift, q, k_cache, v_cache)
-    _launch(kernels.qkv_kernel, g.programs, *tensors, g, first, pdl, **_wanted(launch_pdl=pdl))
+    _launch(kernels.qkv_kernel, g.programs, *tensors, g, first, pdl, **_flags(launch_pdl=pdl))
 
 
 @torch.library.custom_op("triton_step::attend", mutates_args=("o", "partial", "weight", "arrived"))
@@ -73,7 +73,7 @@ def attend(
     """Attention of q [B,H*D] over slots 0..length, into o [B,H*D]."""
     g = geometry(setting, epsilon)
     tensors = (length, q, k_cache, v_cache, o, partial, weight, arrived)
-    _launch(kernels.attend_kernel, g.batch * g.n_head * g.splits, *tensors, g, pdl, **_wanted(launch_pdl=pdl))
+    _launch(kernels.attend_kernel, g.batch * g.n_head * g.splits, *tensors, g, pdl, **_flags(launch_pdl=pdl))
 
 
 @torch.library.custom_op("triton_step::residual", mutates_args=("x",))
@@ -102,7 +102,7 @@ def residual(
         matrix,
         g,
         pdl,
-        **_wanted(launch_pdl=pdl),
+        **_flags(launch_pdl=pdl),
     )
 
 
@@ -122,7 +122,7 @@ def up(
     """h [B,F] = gelu(norm(x) weight^T + bias)."""
     g = geometry(setting, epsilon)
     tensors = (x, weight, scale, bias, gain, shift, h)
-    _launch(kernels.up_kernel, g.programs, *tensors, g, pdl, **_wanted(launch_pdl=pdl))
+    _launch(kernels.up_kernel, g.programs, *tensors, g, pdl, **_flags(launch_pdl=pdl))
 
 
 @torch.library.custom_op(
@@ -148,7 +148,7 @@ def head(
     """logits [B,V] of norm(x); their argmax into token, length + 1 into length."""
     g = geometry(setting, epsilon)
     tensors = (token, length, x, weight, scale, bias, gain, shift, logits, value, index, counters)
-    _launch(kernels.head_kernel, g.programs, *tensors, g, pdl, **_wanted(launch_pdl=pdl))
+    _launch(kernels.head_kernel, g.programs, *tensors, g, pdl, **_flags(launch_pdl=pdl))
 
 
 @torch.library.custom_op(
@@ -175,5 +175,5 @@ def one_step(
     and a vector in `types` say what they are made of."""
     g = geometry(setting, epsilon)
     tensors = (table, token, length, wte, wpe, *types, k_caches[0], *scratch, logits)
-    options = _wanted(launch_cooperative_grid=cooperative)
+    options = _flags(launch_cooperative_grid=cooperative)
     _launch(persistent.one_step, g.programs, *tensors, g, polls, **options)

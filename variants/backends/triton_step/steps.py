@@ -61,7 +61,7 @@ class Scratch(NamedTuple):
 
 
 def scratch(g: Geometry, device: torch.device) -> Scratch:
-    """Floats start as NaN, so that reading what no phase has written shows."""
+    """New buffers: floats are NaN, so that reading what no phase has written shows, and integers 0."""
 
     def floats(*shape: int) -> Tensor:
         return torch.full(shape, torch.nan, device=device)
@@ -85,7 +85,7 @@ def scratch(g: Geometry, device: torch.device) -> Scratch:
 
 
 def resident_programs(device: torch.device) -> int:
-    """One program per multiprocessor: whatever its 256 threads use, up to 255 registers each, it fits."""
+    """Programs that run at once, one per multiprocessor: 256 threads with up to 255 registers each fit."""
     if device.type == "cuda":
         return torch.cuda.get_device_properties(device).multi_processor_count
     if not triton.knobs.runtime.interpret:
@@ -97,7 +97,10 @@ def resident_programs(device: torch.device) -> int:
 
 
 def has_dependent_launches(device: torch.device) -> bool:
-    """Hopper and later. AMD's chips come as device type cuda too, and (9, 0) is another maker's there."""
+    """Whether kernels can overlap their starts: Hopper and later.
+
+    AMD's chips come as device type cuda too, and (9, 0) is another maker's there.
+    """
     if device.type != "cuda" or torch.version.hip is not None:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
