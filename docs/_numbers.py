@@ -71,7 +71,7 @@ class Numbers:
         steps = f"{self.step(name)} at context {self.short}, {self.step(name, self.long)} at {self.long}"
         rows.append(("step", steps))
         if effect := self._effects.get(name):
-            rows.append(("taken off the parent's step", f"{interval(effect.removed)} ms ({effect.found})"))
+            rows.append(("taken off the parent's step", f"{interval(effect.removed)} ms ({effect.claim})"))
             if effect.share is not None:
                 rows.append(("share of the parent's excess", percent(effect.share)))
         if left := self.measured.rung(name).excess_ms:

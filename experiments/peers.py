@@ -52,13 +52,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     engines = _engines(cli.names(arguments.peer))
     from experiments.shared.peers_page import end
     from experiments.shared.progress import ProgressLine
-    from profiling.peers.checkpoint import kept
+    from profiling.peers.checkpoint import conversions_folder
     from profiling.results.folder import RunFolder
     from profiling.results.record import PeersRecord
 
     run = RunFolder.create(arguments.out, PeersRecord, "cpu")
     workload = _describe(run, arguments, engines)
-    folder = arguments.folder or kept(config, arguments.seed)
+    folder = arguments.folder or conversions_folder(config, arguments.seed)
     with (
         ProgressLine(arguments.quiet) as progress,
         _workers(run, workload, config, folder, progress) as workers,
@@ -77,19 +77,19 @@ def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
         raise UserError(f"--context must be within 1 and {room} for this model and these steps")
 
 
-def _engines(asked: list[str]) -> dict[str, PeerEntry]:
-    """Ours and the peers asked for, as the record describes them; what is not installed says so."""
+def _engines(names: list[str]) -> dict[str, PeerEntry]:
+    """The entries of ours and of the peers of these names, none for all; what is not installed says so."""
     from profiling.peers.engines import ALL, OURS, PEERS
     from profiling.results.record import PeerEntry
 
-    unknown = [name for name in asked if name not in PEERS]
+    unknown = [name for name in names if name not in PEERS]
     if unknown:
         raise UserError(f"unknown peer {', '.join(unknown)}; known: {', '.join(PEERS)}")
-    described = {}
-    for name in (*OURS, *(asked or PEERS)):
+    entries = {}
+    for name in (*OURS, *(names or PEERS)):
         engine = ALL[name]
         absent = f"{engine.package} is not installed (docs/peers.md)" if engine.version is None else ""
-        described[name] = PeerEntry(
+        entries[name] = PeerEntry(
             ours=name in OURS,
             precision=engine.precision,
             package=engine.package,
@@ -98,7 +98,7 @@ def _engines(asked: list[str]) -> dict[str, PeerEntry]:
             status="left out" if absent else "measured",
             reason=absent,
         )
-    return described
+    return entries
 
 
 def _describe(

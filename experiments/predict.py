@@ -20,7 +20,7 @@ from profiling.forecast import hosts, table
 from profiling.forecast.constants import fitted
 from profiling.forecast.devices import DEVICES, Device, find
 from profiling.forecast.engines import ENGINES, OURS, Engine, Mode
-from profiling.forecast.fit import anchored
+from profiling.forecast.fit import anchored_setup
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.scope import why_not
 from profiling.forecast.step import Prediction, Setup, host_us, predict
@@ -62,7 +62,7 @@ class Forecast:
 
     @property
     def cached(self) -> bool:
-        """What a step reads fits into the second-level cache."""
+        """Whether all that a step reads fits into the second-level cache."""
         return self.memory_floor_ms * self.device.bandwidth_gb_per_s < self.device.cache_mb
 
 
@@ -83,30 +83,30 @@ def parser() -> argparse.ArgumentParser:
     return parser
 
 
-def forecast(job: Job, device: Device, engine: Engine, arguments: argparse.Namespace) -> Forecast:
-    """Every mode that the engine has, on one device."""
+def forecast_for(job: Job, device: Device, engine: Engine, arguments: argparse.Namespace) -> Forecast:
+    """The forecast of every mode that the engine has, on one device."""
     values = fitted()
-    base, said = Setup(device, engine, engine.modes[0], host_us=arguments.host_us), "given"
-    machine = hosts.known(hosts.ARTICLES, device.name) if engine is OURS else None
+    base, source = Setup(device, engine, engine.modes[0], host_us=arguments.host_us), "given"
+    machine = hosts.machine(hosts.ARTICLES, device.name) if engine is OURS else None
     if arguments.anchor:
         step_ms, mode = _anchor(arguments.anchor)
-        base = anchored(job, replace(base, mode=mode), step_ms, values)
-        said = (
+        base = anchored_setup(job, replace(base, mode=mode), step_ms, values)
+        source = (
             "by the anchor"
             if base.host_us
             else f"{device.host}; the device {base.scale:.2f} times as modelled"
         )
     elif machine and not base.host_us:
-        base, said = replace(base, host_us=machine.host_us), machine.read_from
+        base, source = replace(base, host_us=machine.host_us), machine.read_from
     elif not base.host_us:
-        said = device.host.value
+        source = device.host.value
     reasons = {mode: why_not(engine, mode, arguments.precision) for mode in Mode if mode in engine.modes}
     left_out = {mode: reason for mode, reason in reasons.items() if reason}
     if arguments.anchor and (reason := reasons[base.mode]):
         raise UserError(f"--anchor {arguments.anchor}: {reason}")
     steps = {mode: predict(job, replace(base, mode=mode), values) for mode in reasons if mode not in left_out}
     floor_ms = (job.weight_bytes + job.cache_bytes) / device.bandwidth_gb_per_s / 1e6
-    return Forecast(device, floor_ms, host_us(base, values), said, steps, left_out)
+    return Forecast(device, floor_ms, host_us(base, values), source, steps, left_out)
 
 
 def _anchor(text: str) -> tuple[float, Mode]:
@@ -157,53 +157,53 @@ def main(argv: Sequence[str] | None = None) -> None:
         ENGINES[arguments.engine],
         job_of(read_shape(arguments.model), arguments.precision, arguments.context),
     )
-    found = [forecast(job, device, engine, arguments) for device in devices]
+    forecasts = [forecast_for(job, device, engine, arguments) for device in devices]
 
     if not arguments.quiet:
-        blocks = [block for each in found if chosen for block in of_device(each)]
-        table_of_all = [over_devices(found)] if len(found) > 1 else []
+        blocks = [block for each in forecasts if chosen for block in of_device(each)]
+        table_of_all = [over_devices(forecasts)] if len(forecasts) > 1 else []
         print_blocks(console(arguments), [_headline(arguments, job), *blocks, *table_of_all])
     if arguments.json:
-        print_json(_everything(arguments, found))
+        print_json(_everything(arguments, forecasts))
 
 
-def of_device(found: Forecast) -> Iterator[Block]:
+def of_device(forecast: Forecast) -> Iterator[Block]:
     """A table of modes, with what each saves against the first, and what to know about the device."""
-    first = next(iter(found.steps.values())).expected_ms
+    first = next(iter(forecast.steps.values())).expected_ms
     rows = [
         (
             TITLES[mode],
             *(number(ms) for ms in (step.low_ms, step.expected_ms, step.high_ms)),
-            f"{step.expected_ms / found.memory_floor_ms:.2f}",
+            f"{step.expected_ms / forecast.memory_floor_ms:.2f}",
             number(first - step.expected_ms),
             step.sets_it,
         )
-        for mode, step in found.steps.items()
+        for mode, step in forecast.steps.items()
     ]
     heads = ("mode", "low", "expected", "high", "x floor", "saves", "set by")
-    yield Table(heads, rows, title=f"{found.device.name}, ms per step")
-    rate = f"{found.device.bandwidth_gb_per_s:,.0f} GB/s as stated"
-    yield Sentence(f"Memory floor: {number(found.memory_floor_ms)} ms at {rate}.")
-    yield Sentence(f"Host: {found.host_us:.1f} us per launch ({found.machine}).")
-    for mode, reason in found.left_out.items():
+    yield Table(heads, rows, title=f"{forecast.device.name}, ms per step")
+    rate = f"{forecast.device.bandwidth_gb_per_s:,.0f} GB/s as stated"
+    yield Sentence(f"Memory floor: {number(forecast.memory_floor_ms)} ms at {rate}.")
+    yield Sentence(f"Host: {forecast.host_us:.1f} us per launch ({forecast.machine}).")
+    for mode, reason in forecast.left_out.items():
         yield Sentence(f"Not predicted, {TITLES[mode]}: {reason}.")
-    if found.cached:
+    if forecast.cached:
         yield Sentence(
-            f"All that a step reads fits into the second-level cache ({found.device.cache_mb:g} MB): "
+            f"All that a step reads fits into the second-level cache ({forecast.device.cache_mb:g} MB): "
             "repeated steps read less from memory than the floor says."
         )
 
 
-def over_devices(found: Sequence[Forecast]) -> Table:
+def over_devices(forecasts: Sequence[Forecast]) -> Table:
     """Expected ms by device and mode."""
-    modes = list(found[0].steps)
+    modes = list(forecasts[0].steps)
     rows = [
         (
             each.device.name,
             number(each.memory_floor_ms),
             *(number(each.steps[mode].expected_ms) for mode in modes),
         )
-        for each in found
+        for each in forecasts
     ]
     heads = ("device", "memory floor", *(TITLES[mode] for mode in modes))
     return Table(heads, rows, title="Expected ms per step")
@@ -217,7 +217,7 @@ def _headline(arguments: argparse.Namespace, job: Job) -> Sentence:
     )
 
 
-def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dict[str, object]:
+def _everything(arguments: argparse.Namespace, forecasts: Sequence[Forecast]) -> dict[str, object]:
     devices = [
         {
             "device": each.device.name,
@@ -230,10 +230,10 @@ def _everything(arguments: argparse.Namespace, found: Sequence[Forecast]) -> dic
             },
             "out_of_range": each.left_out,
         }
-        for each in found
+        for each in forecasts
     ]
-    asked = {name: getattr(arguments, name) for name in ("model", "precision", "context", "engine")}
-    return {"prediction": True, **asked, "devices": devices}
+    settings = {name: getattr(arguments, name) for name in ("model", "precision", "context", "engine")}
+    return {"prediction": True, **settings, "devices": devices}
 
 
 if __name__ == "__main__":

@@ -16,7 +16,15 @@ from experiments.shared.cli import console, plain_parser, print_json, run
 from profiling.forecast import table
 from profiling.forecast.constants import Constant, Values
 from profiling.forecast.engines import Mode
-from profiling.forecast.fit import WITHIN, Held, after_an_anchor, anchored, cross_validate, fit, measured
+from profiling.forecast.fit import (
+    WITHIN,
+    Held,
+    after_an_anchor,
+    anchored_setup,
+    cross_validate,
+    fit,
+    rows_in_range,
+)
 from profiling.forecast.step import Limit
 from profiling.results.folder import write_atomically
 from profiling.results.record.page import Block, Page, Section, Sentence, Table
@@ -41,10 +49,12 @@ def groups(held: Iterable[Held]) -> dict[tuple[str, str], list[Held]]:
 
 
 def share(held: Sequence[Held]) -> float:
+    """Share of the steps whose prediction is near."""
     return sum(one.near for one in held) / len(held)
 
 
-def covered(held: Sequence[Held]) -> float:
+def inside(held: Sequence[Held]) -> float:
+    """Share of the steps that lie in the intervals of their predictions."""
     return sum(one.covered for one in held) / len(held)
 
 
@@ -55,7 +65,7 @@ def accuracy(title: str, held: Sequence[Held]) -> Table:
         ratios = sorted(one.ratio for one in some)
         ends = (ratios[0], ratios[len(ratios) // 2], ratios[-1])
         name = mode if kind == "goal" else f"{mode}, {kind}"
-        shares = (f"{share(some):.0%}", f"{covered(some):.0%}")
+        shares = (f"{share(some):.0%}", f"{inside(some):.0%}")
         rows.append((name, str(len(some)), *shares, *(f"{ratio:.2f}" for ratio in ends)))
     within = f"within {WITHIN:.0%}"
     heads = ("mode", "rows", within, "in interval", "lowest ratio", "median", "highest")
@@ -63,23 +73,23 @@ def accuracy(title: str, held: Sequence[Held]) -> Table:
 
 
 def answers(by: dict[str, list[Held]]) -> Iterator[Sentence]:
-    """The goal, and in which modes it is not reached."""
+    """A sentence for each fold: how much of the goal is reached, and in which modes it is not."""
     for name, held in by.items():
         goal = {mode: some for (mode, kind), some in groups(held).items() if kind == "goal"}
         missed = {mode: some for mode, some in goal.items() if share(some) < GOAL}
-        said = ", ".join(f"{mode} ({share(some):.0%} of {len(some)})" for mode, some in missed.items())
+        misses = ", ".join(f"{mode} ({share(some):.0%} of {len(some)})" for mode, some in missed.items())
         everything = [one for some in goal.values() for one in some]
         yield Sentence(
             f"**{name}**: {share(everything):.0%} of {len(everything)} rows within {WITHIN:.0%}, "
-            f"{covered(everything):.0%} in their intervals; at least {GOAL:.0%} in "
-            f"{len(goal) - len(missed)} of {len(goal)} modes{f', not in {said}' if said else ''}."
+            f"{inside(everything):.0%} in their intervals; at least {GOAL:.0%} in "
+            f"{len(goal) - len(missed)} of {len(goal)} modes{f', not in {misses}' if misses else ''}."
         )
 
 
 def worst(held: Sequence[Held]) -> Table:
     """The rows of the goal that are furthest off."""
-    kept = [one for one in held if one.row.native and one.row.context <= LONGEST]
-    kept.sort(key=lambda one: -abs(one.ratio - 1))
+    short = [one for one in held if one.row.native and one.row.context <= LONGEST]
+    short.sort(key=lambda one: -abs(one.ratio - 1))
     rows = [
         (
             one.row.id,
@@ -89,7 +99,7 @@ def worst(held: Sequence[Held]) -> Table:
             f"{one.row.step_ms:.3g}",
             f"{one.ratio:.2f}",
         )
-        for one in kept[:WORST]
+        for one in short[:WORST]
     ]
     heads = ("row", "source", "mode", "device", "measured, ms", "ratio")
     return Table(heads, rows, text_columns=4, title="Furthest off, predicted without their device")
@@ -106,9 +116,9 @@ def machines(held: Sequence[Held], values: Values) -> Table:
     for (source, device), some in sorted(by.items()):
         shortest = min(some, key=lambda one: one.row.context)
         first, ratios = shortest.row, sorted(one.ratio for one in some)
-        host_us = anchored(first.job, first.setup, first.step_ms, values).host_us
-        shown = f"{host_us:.1f}" if host_us and shortest.prediction.sets_it is Limit.HOST else "-"
-        rows.append((source, device, shown, str(len(some)), f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"))
+        host_us = anchored_setup(first.job, first.setup, first.step_ms, values).host_us
+        host = f"{host_us:.1f}" if host_us and shortest.prediction.sets_it is Limit.HOST else "-"
+        rows.append((source, device, host, str(len(some)), f"{ratios[0]:.2f}", f"{ratios[-1]:.2f}"))
     heads = ("source", "device", "us per launch", "rows", "lowest ratio", "highest")
     return Table(heads, rows, text_columns=2, title="Eager steps by machine, predicted without their device")
 
@@ -131,7 +141,7 @@ def constants(refitted: Values) -> Table:
 
 
 def page(path: Path) -> tuple[Page, dict[str, list[Held]]]:
-    rows, reasons = measured(table.read(path))
+    rows, reasons = rows_in_range(table.read(path))
     if not rows:
         raise UserError(
             f"{path}: no row of it is in range, so there is nothing to hold the predictions against"
@@ -140,8 +150,8 @@ def page(path: Path) -> tuple[Page, dict[str, list[Held]]]:
         "Without the device": cross_validate(rows, lambda row: row.device),
         "Without the model": cross_validate(rows, lambda row: row.model),
     }
-    if anchored := after_an_anchor(rows):
-        by["After one step of the machine"] = anchored
+    if steps := after_an_anchor(rows):
+        by["After one step of the machine"] = steps
     refitted = fit(rows)
     out = [(reason, str(count)) for reason, count in reasons.most_common()]
     sections = [
@@ -150,7 +160,7 @@ def page(path: Path) -> tuple[Page, dict[str, list[Held]]]:
         Section("Which rows", [worst(by["Without the device"])]),
         Section("Whose host", _hosts(by["Without the device"], refitted)),
         Section("What is out of range", [Table(("reason", "rows"), out)] if out else []),
-        Section("What is assumed", _assumed(refitted)),
+        Section("What is assumed", _assumptions(refitted)),
     ]
     return Page("Predictions against published steps", sections), by
 
@@ -166,7 +176,7 @@ def _hosts(held: Sequence[Held], refitted: Values) -> list[Block]:
     ]
 
 
-def _assumed(refitted: Values) -> list[Block]:
+def _assumptions(refitted: Values) -> list[Block]:
     return [
         Sentence(
             "A constant is fitted to the rows and held to its prior, which comes from its source alone. "
@@ -182,15 +192,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("table", type=Path, metavar="FILE.csv", help="published steps")
     parser.add_argument("--out", type=Path, metavar="FILE.md", help="write the page there")
     arguments = parser.parse_args(argv)
-    made, by = page(arguments.table)
-    show(console(arguments), made)
+    content, by = page(arguments.table)
+    show(console(arguments), content)
     if arguments.out:
-        write_atomically(arguments.out, markdown(made).encode())
+        write_atomically(arguments.out, markdown(content).encode())
     if arguments.json:
         print_json(
             {
                 name: {
-                    f"{mode}, {kind}": {"rows": len(some), "near": share(some), "covered": covered(some)}
+                    f"{mode}, {kind}": {"rows": len(some), "near": share(some), "covered": inside(some)}
                     for (mode, kind), some in groups(held).items()
                 }
                 for name, held in by.items()

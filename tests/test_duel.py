@@ -13,7 +13,7 @@ import torch
 
 from profiling.measure import duel as ring_module
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Plan, Ring, fight, planned, profiler_cost_ms, stepping
+from profiling.measure.duel import Plan, Ring, contrasts, fight, profiler_cost_ms, stepping
 from profiling.results.duel import LOOKS, MIN_TRACES, READ, Duel, gap_share, next_look
 from profiling.results.record import Counts, DuelBlock, DuelSteps, DuelTrace, Trace
 
@@ -160,14 +160,14 @@ def test_the_gap_is_freed_of_what_the_profiler_costs() -> None:
 
 
 def test_the_plan_names_what_decides() -> None:
-    plan = planned({"cat": "naive", "sdpa": "cat", "tape": "sdpa", "onelaunch": "sdpa"})
+    plan = contrasts({"cat": "naive", "sdpa": "cat", "tape": "sdpa", "onelaunch": "sdpa"})
     assert plan == Plan(
         [("sdpa", "tape"), ("sdpa", READ), ("sdpa", "sdpa")],
         [("cat", "sdpa"), ("sdpa", "onelaunch"), ("cat", "onelaunch")],
         "sdpa",
     )
-    assert planned({"cat": "naive", "sdpa": "cat"}) == Plan([("cat", "cat")], [("cat", "sdpa")], None)
-    assert planned({"cat": "naive"}) is None
+    assert contrasts({"cat": "naive", "sdpa": "cat"}) == Plan([("cat", "cat")], [("cat", "sdpa")], None)
+    assert contrasts({"cat": "naive"}) is None
 
 
 def test_the_profiler_costs_what_it_adds_to_the_fastest_step(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from profiling.forecast import engines, hosts, table
 from profiling.forecast.constants import Constant, fitted, priors
 from profiling.forecast.devices import DEVICES, Host, find
 from profiling.forecast.engines import ENGINES, Engine, Family, Mode
-from profiling.forecast.fit import after_an_anchor, anchored, cross_validate, fit, measured
+from profiling.forecast.fit import after_an_anchor, anchored_setup, cross_validate, fit, rows_in_range
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.step import Limit, Setup, predict, step
 from profiling.sizing.read_shape import read_shape
@@ -230,14 +230,14 @@ def test_more_work_never_takes_less_time(
 def test_an_anchor_gives_itself_back(engine: Engine, mode: Mode) -> None:
     here = setup("A40", engine, mode)
     step_ms = 1.3 * step(GPT2, here, VALUES).total
-    known = anchored(GPT2, here, step_ms, VALUES)
+    known = anchored_setup(GPT2, here, step_ms, VALUES)
     assert step(GPT2, known, VALUES).total == pytest.approx(step_ms)
 
 
 def test_an_anchor_that_launches_tells_the_host_and_another_the_device() -> None:
-    eager = anchored(GPT2, setup("A40"), 4.95, VALUES)
+    eager = anchored_setup(GPT2, setup("A40"), 4.95, VALUES)
     assert eager.host_us == pytest.approx(19.47, rel=0.01) and eager.scale == 1
-    graph = anchored(GPT2, setup("A40", mode=Mode.GRAPH), 1.6, VALUES)
+    graph = anchored_setup(GPT2, setup("A40", mode=Mode.GRAPH), 1.6, VALUES)
     assert graph.host_us is None and graph.scale > 1
     narrow, wide = (predict(GPT2, one, VALUES) for one in (eager, setup("A40")))
     assert narrow.high_ms / narrow.low_ms < wide.high_ms / wide.low_ms
@@ -245,7 +245,7 @@ def test_an_anchor_that_launches_tells_the_host_and_another_the_device() -> None
 
 def test_an_anchor_of_something_else_is_refused() -> None:
     with pytest.raises(UserError, match="another model, device, precision or mode"):
-        anchored(GPT2, setup("A40"), 0.01, VALUES)
+        anchored_setup(GPT2, setup("A40"), 0.01, VALUES)
 
 
 def test_a_mode_that_an_engine_does_not_have_is_refused() -> None:
@@ -470,7 +470,7 @@ def synthetic(path: Path) -> Path:
 
 
 def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
-    rows, reasons = measured(table.read(synthetic(tmp_path / "t.csv")))
+    rows, reasons = rows_in_range(table.read(synthetic(tmp_path / "t.csv")))
     found = fit(rows)
     assert len(rows) == 10 and not reasons
     assert found[Constant.PRODUCT_KERNEL] > priors()[Constant.PRODUCT_KERNEL]
@@ -481,14 +481,14 @@ def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
 
 
 def test_one_row_that_nothing_explains_does_not_bend_the_others(tmp_path: Path) -> None:
-    rows, _ = measured(table.read(synthetic(tmp_path / "t.csv")))
+    rows, _ = rows_in_range(table.read(synthetic(tmp_path / "t.csv")))
     plain = fit(rows)
     bent = fit([*rows, replace(rows[0], source="elsewhere", step_ms=20 * rows[0].step_ms)])
     assert all(bent[c] == pytest.approx(plain[c], rel=0.1) for c in Constant)
 
 
 def test_a_row_is_predicted_without_its_fold(tmp_path: Path) -> None:
-    rows, _ = measured(table.read(synthetic(tmp_path / "t.csv")))
+    rows, _ = rows_in_range(table.read(synthetic(tmp_path / "t.csv")))
     wrong = [replace(row, step_ms=5 * row.step_ms) if row.device == "H100" else row for row in rows]
     for kept, changed in zip(
         cross_validate(rows, lambda row: row.device),
@@ -505,7 +505,7 @@ def test_eager_rows_are_predicted_after_one_step_of_their_machine(tmp_path: Path
         {**eager, "id": str(n), "layers": str(n), "step_ms": f"{(49 * n + 57) * 0.03:.4f}"}
         for n in (8, 16, 32)
     ]
-    kept, _ = measured(table.read(write(tmp_path / "t.csv", *rows)))
+    kept, _ = rows_in_range(table.read(write(tmp_path / "t.csv", *rows)))
     held = after_an_anchor(kept)
     assert [one.row.id for one in held] == ["16", "32"]
     assert all(one.ratio == pytest.approx(1, rel=1e-3) for one in held), (
@@ -541,7 +541,7 @@ def test_a_table_without_a_row_in_range_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the table of published steps is not here")
 def test_the_committed_constants_are_the_fitted_ones() -> None:
-    rows, _ = measured(table.read(PUBLISHED))
+    rows, _ = rows_in_range(table.read(PUBLISHED))
     found = fit(rows)
     assert all(found[c] == pytest.approx(c.value.fitted, rel=0.01) for c in Constant)
 

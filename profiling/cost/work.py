@@ -43,7 +43,7 @@ def total(parts: Iterable[Work]) -> Work:
 
 
 def forward(tokens: int, past: int = 0, *, logits: int | None = None, skip_future: bool = False) -> Work:
-    """One pass over `tokens` new positions on top of `past` cached ones.
+    """Work of one pass over `tokens` new positions on top of `past` cached ones.
 
     `logits`: positions that reach lm_head (None: all of them; the articles' toy model has no head: 0).
     `skip_future`: count only the keys that a query may see, as a causal kernel does. Attention written
@@ -54,7 +54,7 @@ def forward(tokens: int, past: int = 0, *, logits: int | None = None, skip_futur
 
 
 def step_work(variant: Variant, context: int, slots: int) -> Work:
-    """What one step of this variant executes with `context` tokens held; `slots` as `Decoder.bucket` says.
+    """Work of one step of this variant with `context` tokens held; `slots` as `Decoder.bucket` says.
 
     Without a cache the whole text runs again. The modules attend to all slots of a fixed shape; the
     backends that bring their own attention stop at the new token.
@@ -65,12 +65,12 @@ def step_work(variant: Variant, context: int, slots: int) -> Work:
 
 
 def naive_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
-    """`new` tokens after a `prompt`, every step a pass over the whole sequence so far."""
+    """Work of `new` tokens after a `prompt`, every step a pass over the whole sequence so far."""
     return total(forward(n, logits=logits) for n in range(prompt, prompt + new))
 
 
 def cached_loop(prompt: int, new: int, *, logits: int | None = None) -> Work:
-    """The same with a cache: the prefill gives the first token, each further one is a step."""
+    """Work of `new` tokens with a cache: the prefill gives the first, each further one is a step."""
     steps = (forward(1, past=n, logits=logits) for n in range(prompt, prompt + new - 1))
     return forward(prompt, logits=logits) + total(steps) if new else Work(0, 0, 0)
 
@@ -82,7 +82,7 @@ def linear_macs_per_token(config: GPTConfig) -> int:
 
 
 def attention_macs(config: GPTConfig, work: Work) -> int:
-    """q k^T and weights v, D MACs each per pair and query head; sharing KV heads does not change it."""
+    """MACs of q k^T and weights v: D each per pair and query head, however many share a KV head."""
     return 2 * work.pairs * config.n_layer * config.q_dim
 
 
@@ -98,7 +98,7 @@ def attention_share(config: GPTConfig, work: Work) -> float:
 
 
 def step_macs(config: GPTConfig, context: int, batch: int = 1) -> int:
-    """One decode step with `context` tokens in the cache; it attends to context + 1 (itself too).
+    """MACs of one decode step with `context` tokens in the cache; it attends to context + 1 (itself too).
 
     A fixed-shape step attends to all its slots: use `context = slots - 1`.
     """
@@ -106,12 +106,12 @@ def step_macs(config: GPTConfig, context: int, batch: int = 1) -> int:
 
 
 def naive_step_macs(config: GPTConfig, n: int, batch: int = 1) -> int:
-    """One step of the naive loop: all n tokens of the sequence, logits at every position."""
+    """MACs of one step of the naive loop: all n tokens of the sequence, logits at every position."""
     return macs(config, forward(n) * batch)
 
 
 def prefill_macs(config: GPTConfig, n: int, batch: int = 1) -> int:
-    """Prefill of an n-token prompt that keeps the last position's logits only."""
+    """MACs of the prefill of an n-token prompt that keeps the last position's logits only."""
     return macs(config, forward(n, logits=1) * batch)
 
 
@@ -142,14 +142,14 @@ def parameters(config: GPTConfig) -> int:
 
 
 def weights_stored_bytes(config: GPTConfig, weight_dtype_bytes: float) -> int:
-    """All parameters, embedding tables whole."""
+    """Bytes of all parameters, embedding tables whole."""
     return math.ceil(parameters(config) * weight_dtype_bytes)
 
 
 def weights_read_bytes(
     config: GPTConfig, weight_dtype_bytes: float, batch: int = 1, other_dtype_bytes: float | None = None
 ) -> int:
-    """Weights that one step reads, whatever the batch: matrices, lm_head whole, one position row.
+    """Bytes of the weights that one step reads: matrices, lm_head whole, one position row.
 
     Of the token table one row per sequence is read; a tied table is read whole by lm_head, its rows
     are part of that. `weight_dtype_bytes` is the width of matrices and token table (with group scales
@@ -164,12 +164,12 @@ def weights_read_bytes(
 
 
 def kv_bytes_per_token(config: GPTConfig, kv_dtype_bytes: float) -> int:
-    """Keys and values of one token in all layers: 2 * layers * kv_heads * head_dim * bytes."""
+    """Bytes of one token's keys and values in all layers: 2 * layers * kv_heads * head_dim * bytes."""
     return math.ceil(2 * config.n_layer * config.kv_dim * kv_dtype_bytes)
 
 
 def kv_read_bytes(config: GPTConfig, context: int, kv_dtype_bytes: float, batch: int = 1) -> int:
-    """The cache as it stands before the step, each row read once (also by shared KV heads).
+    """Bytes of the cache as it stands before the step, each row read once (also by shared KV heads).
 
     A fixed-shape step without a length bound reads all its slots: use `context = slots - 1`.
     """

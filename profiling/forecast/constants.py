@@ -75,10 +75,10 @@ Values = dict[Constant, float]
 
 
 def fitted() -> Values:
-    """The committed values."""
+    """The committed values: the constants fitted to the published steps."""
     return {constant: constant.value.fitted for constant in Constant}
 
 
 def priors() -> Values:
-    """What the sources say without the published steps."""
+    """The values of the sources, which know nothing of the published steps."""
     return {constant: constant.value.prior for constant in Constant}

@@ -68,9 +68,9 @@ class Held:
         return self.prediction.low_ms <= self.row.step_ms <= self.prediction.high_ms
 
 
-def measured(rows: Iterable[Row]) -> tuple[list[Measured], Counter[str]]:
+def rows_in_range(rows: Iterable[Row]) -> tuple[list[Measured], Counter[str]]:
     """Rows in range, and how often each reason put one out of it."""
-    kept, reasons = [], Counter[str]()
+    in_range, reasons = [], Counter[str]()
     for row in rows:
         try:
             setup = setup_of(row)
@@ -78,7 +78,7 @@ def measured(rows: Iterable[Row]) -> tuple[list[Measured], Counter[str]]:
             reasons[str(reason)] += 1
             continue
         job = job_of(row)
-        kept.append(
+        in_range.append(
             Measured(
                 row.text("id"),
                 row.text("source"),
@@ -92,7 +92,7 @@ def measured(rows: Iterable[Row]) -> tuple[list[Measured], Counter[str]]:
                 row.number("step_ms"),
             )
         )
-    return kept, reasons
+    return in_range, reasons
 
 
 def _machine(row: Measured) -> tuple[str, ...]:
@@ -145,14 +145,14 @@ def after_an_anchor(rows: Sequence[Measured]) -> list[Held]:
     held = []
     for first, *others in machines.values():
         without = fit([row for row in rows if row.source != first.source])
-        machine = anchored(first.job, first.setup, first.step_ms, without)
+        machine = anchored_setup(first.job, first.setup, first.step_ms, without)
         for row in others:
             known = replace(row.setup, host_us=machine.host_us, scale=machine.scale)
             held.append(Held(row, predict(row.job, known, without)))
     return held
 
 
-def anchored(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:
+def anchored_setup(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:
     """`setup` as the measured step shows it: its host's time per launch where the host set that step,
     otherwise how much longer than modelled the device takes. Raises UserError for a step that this cannot
     be."""

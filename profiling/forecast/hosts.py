@@ -40,8 +40,8 @@ _PROCESSORS = (
 )
 
 
-def known(source: str, device: str) -> Machine | None:
-    """The machine with this device that the source is about."""
+def machine(source: str, device: str) -> Machine | None:
+    """The machine with this device that the source is about; None where none is known."""
     return next((m for m in MACHINES if m.device == device and m.source in source), None)
 
 

@@ -189,7 +189,7 @@ def _cache_us(job: Job, setup: Setup, values: Values) -> float:
 
 
 def _chain_us(job: Job, setup: Setup, values: Values) -> float:
-    """What kernels (or phases of one) add beside their bytes."""
+    """Time that kernels (or phases of one) add beside their bytes, us."""
     engine, layers, mode = setup.engine, job.layers, setup.mode
     if mode is Mode.ONE_LAUNCH:
         return engine.phases.of(layers) * values[Constant.PHASE]

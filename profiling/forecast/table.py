@@ -143,14 +143,14 @@ def _named_engine(row: Row, mode: Mode) -> Engine:
         return engines.LLAMA_CPP
     if mode in (Mode.ONE_LAUNCH, Mode.DEPENDENT):
         return engines.MEGAQWEN if framework == "cooperative megakernel" else engines.NATIVE
-    found = next((engine for name, engine in _BY_FRAMEWORK if name in framework), None)
-    if found is None and re.match(r"hf\b", framework):
+    engine = next((known for name, known in _BY_FRAMEWORK if name in framework), None)
+    if engine is None and re.match(r"hf\b", framework):
         return engines.HF
-    if found is None and mode is Mode.STREAM:
+    if engine is None and mode is Mode.STREAM:
         return engines.NATIVE
-    if found is None or mode not in found.modes:
+    if engine is None or mode not in engine.modes:
         raise OutOfRange(f"what {row.text('framework') or 'this framework'} launches as {named} is not known")
-    return found
+    return engine
 
 
 _FAMILIES = (
@@ -177,7 +177,7 @@ def _check_precision(row: Row, engine: Engine, mode: Mode) -> None:
 
 
 def setup_of(row: Row) -> Setup:
-    """Where and how the row ran. Raises OutOfRange."""
+    """The setup that the row ran in. Raises OutOfRange."""
     named, context = row.text("mode"), row.number("context")
     if named not in _MODES:
         raise OutOfRange(f"mode {named!r} is not known")
@@ -198,14 +198,14 @@ def setup_of(row: Row) -> Setup:
         device = find(row.text("gpu"))
     except UserError:
         raise OutOfRange(f"device {row.text('gpu')!r} is not known") from None
-    machine = hosts.known(row.text("source"), device.name)
+    machine = hosts.machine(row.text("source"), device.name)
     device = replace(device, host=hosts.kind(row.text("host_cpu"), device.host))
     between = engine in SERVING and row.text("date")[:4] < "2025"
     return Setup(device, engine, mode, between, machine.host_us if machine else None)
 
 
 def job_of(row: Row) -> Job:
-    """What the row's step reads."""
+    """The step of the row: bytes that it reads and how its weights are stored."""
     precision = row.text("precision")
     bits = NATIVE_BITS.get(precision) or PACKED_BITS[precision]
     weight_bytes = row.positive("weight_bytes")

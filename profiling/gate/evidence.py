@@ -34,8 +34,8 @@ class Errors:
             scale += float(right.dot(right))
         return Errors(rms=math.sqrt(squares / n), max=worst, scale=math.sqrt(scale / n))
 
-    def joined(self, other: Errors) -> Errors:
-        """The larger of both, each in its own."""
+    def largest(self, other: Errors) -> Errors:
+        """The larger rms, the larger maximum and the larger scale of both."""
         return Errors(max(self.rms, other.rms), max(self.max, other.max), max(self.scale, other.scale))
 
 
@@ -52,17 +52,15 @@ class Evidence:
 
     by_layer: dict[int, Errors] = field(default_factory=dict)
     where: str = ""
-    stressed: str = (
-        ""  # by what, where the weights and the cache are made for it; such parts have own budgets
-    )
+    stressed: str = ""  # by what: weights and cache are made for it, and such parts have budgets apart
 
     @staticmethod
-    def joined(parts: Iterable[Evidence], where: str = "", stressed: str = "") -> Evidence:
+    def worst(parts: Iterable[Evidence], where: str = "", stressed: str = "") -> Evidence:
         """The worst of several parts, layer by layer."""
         worst: dict[int, Errors] = {}
         for part in parts:
             for layer, errors in part.by_layer.items():
-                worst[layer] = worst[layer].joined(errors) if layer in worst else errors
+                worst[layer] = worst[layer].largest(errors) if layer in worst else errors
         return Evidence(worst, where, stressed)
 
     def label(self, layer: int) -> str:

@@ -71,12 +71,12 @@ def _budget_of(parts: Iterable[Evidence]) -> Budget:
     for part in parts:
         for layer, errors in part.by_layer.items():
             key = part.stressed, layer
-            budget[key] = budget[key].joined(errors) if key in budget else errors
+            budget[key] = budget[key].largest(errors) if key in budget else errors
     return budget
 
 
 def _share(errors: Errors, allowed: Errors) -> float:
-    """How much of what is allowed; infinite where the errors are unknown."""
+    """Share of what is allowed, the larger of rms and maximum; infinite where the errors are unknown."""
     if errors.max == 0:
         return 0.0
     share = max(errors.rms / allowed.rms, errors.max / allowed.max) if allowed.rms else math.inf
@@ -116,15 +116,15 @@ class Gate:
         return {name: check for name, check in checks.items() if name in BRIEF} if self.brief else checks
 
     def check_briefly(self, decoder: Decoder) -> GateResult:
-        """Greedy and forced tokens only: for another width of a model on which the variant passed `check`."""
+        """The result of greedy and forced tokens only: for other widths of a model whose `check` passed."""
         return self._run(decoder, [name for name in CHECKS if name in BRIEF])
 
     def check_only(self, decoder: Decoder, name: str) -> GateResult:
-        """One of this gate's checks."""
+        """The result of one of this gate's checks."""
         return self._run(decoder, [name])
 
     def check(self, decoder: Decoder) -> GateResult:
-        """Every check, then those of a small model. An exception is a failure."""
+        """The result of every check, then of those of a small model. An exception is a failure."""
         result = self._run(decoder, list(self.checks))
         if result.status == "pass":
             small = Decoder.of(decoder.variant, self.small.model, batch=ROWS, capacity=self.small.capacity)
@@ -142,7 +142,7 @@ class Gate:
             steps, seen = trial.steps, list[Evidence]()
             for name in names:
                 parts = self.checks[name](trial)
-                checks.append(self._judged(name, parts, decoder.variant))
+                checks.append(self._check(name, parts, decoder.variant))
                 seen += parts
             if decoder.variant.name == self.baseline and len(names) == len(self.checks):
                 self._budgets[decoder.variant.precision.name] = _budget_of(seen)
@@ -152,26 +152,26 @@ class Gate:
             checks.append(GateCheck(name, "fail", one_line(error)))
         return GateResult(steps, checks)
 
-    def _judged(self, name: str, parts: Parts, variant: Variant) -> GateCheck:
-        """By the comparison that came nearest to what is allowed."""
-        judged = [
-            (part.label(layer), errors, self._allowed(part.stressed, layer, errors, variant))
+    def _check(self, name: str, parts: Parts, variant: Variant) -> GateCheck:
+        """The outcome of a check, by the comparison that came nearest to what is allowed."""
+        comparisons = [
+            (part.label(layer), errors, self._allowed_errors(part.stressed, layer, errors, variant))
             for part in parts
             for layer, errors in part.by_layer.items()
         ]
-        if not judged:
+        if not comparisons:
             return GateCheck(name, "pass", "bit-equal or not applicable")
-        label, errors, allowed = max(judged, key=lambda row: _share(row[1], row[2]))
+        label, errors, allowed = max(comparisons, key=lambda row: _share(row[1], row[2]))
         numbers = CheckErrors(errors.rms, errors.max, allowed.rms, allowed.max)
         if _share(errors, allowed) > 1:
-            said = (
+            reason = (
                 f"{label}: error rms {errors.rms:.2g}, max {errors.max:.2g} against float64, "
                 f"allowed {allowed.rms:.2g} and {allowed.max:.2g}"
             )
-            return GateCheck(name, "fail", said, numbers)
+            return GateCheck(name, "fail", reason, numbers)
         return GateCheck(name, "pass", errors=numbers)
 
-    def _allowed(self, stressed: str, layer: int, errors: Errors, variant: Variant) -> Errors:
+    def _allowed_errors(self, stressed: str, layer: int, errors: Errors, variant: Variant) -> Errors:
         unit = _rounding(variant, of_cache=layer != LOGITS)
         if stressed and unit < FINE:
             unit *= AMPLIFIED

@@ -54,10 +54,10 @@ class Truth(ABC):
         """
         key = tokens.cpu().numpy().tobytes(), position, slot
         if key not in self._answers:
-            found = self._computed(tokens, position, slot)
-            if not all(bool(part.isfinite().all()) for part in (found.logits, *chain(*found.kv))):
+            answer = self._compute(tokens, position, slot)
+            if not all(bool(part.isfinite().all()) for part in (answer.logits, *chain(*answer.kv))):
                 raise Mismatch("the reference itself is not finite: the weights hold NaN or infinity")
-            self._answers[key] = found
+            self._answers[key] = answer
             if len(self._answers) > KEPT_ANSWERS:
                 self._answers.popitem(last=False)
         self._answers.move_to_end(key)
@@ -76,7 +76,7 @@ class Truth(ABC):
         """Per layer, keys and values float64 [B,Hkv,T,D] of the whole text."""
 
     @abstractmethod
-    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+    def _compute(self, tokens: Tensor, position: int, slot: int) -> Answer:
         """The answer, without a reference to anything larger than itself."""
 
 
@@ -100,7 +100,7 @@ class _Known:
     kv: KV
     arranged: bool = False  # keys and values that no text leaves behind: they stand for the whole text only
 
-    def shared(self, tokens: Tensor) -> int:
+    def prefix_length(self, tokens: Tensor) -> int:
         """How many of these tokens [B,T'] start this text too."""
         n = min(self.tokens.size(1), tokens.size(1))
         differs = (self.tokens[:, :n] != tokens[:, :n]).any(dim=0).nonzero()
@@ -136,7 +136,7 @@ class Oracle(Truth):
 
     def learn(self, tokens: Tensor) -> None:
         """Compute this text [B,T] once, so that its beginnings need no second pass."""
-        if all(known.shared(tokens) < tokens.size(1) for known in self._texts):
+        if all(known.prefix_length(tokens) < tokens.size(1) for known in self._texts):
             self._texts.append(self._following(tokens))
 
     def arrange(self, tokens: Tensor, kv: KV) -> None:
@@ -148,15 +148,15 @@ class Oracle(Truth):
         return self._following(tokens).kv
 
     @torch.inference_mode()
-    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+    def _compute(self, tokens: Tensor, position: int, slot: int) -> Answer:
         whole = self._following(tokens)
         kv = [(k[:, :, slot:].clone(), v[:, :, slot:].clone()) for k, v in whole.kv]
         return Answer(self.head(whole.hidden[:, position:]), kv)
 
     def _following(self, tokens: Tensor) -> _Known:
         """These tokens; of those that start a known text nothing is computed again."""
-        best = max(self._texts, key=lambda known: known.shared(tokens))
-        n, held = tokens.size(1), best.shared(tokens)
+        best = max(self._texts, key=lambda known: known.prefix_length(tokens))
+        n, held = tokens.size(1), best.prefix_length(tokens)
         before = best.first(held)
         if held == n:
             return before

@@ -46,7 +46,7 @@ class Session:
         self.decoder.load(text[:, :n], kv)
         if isinstance(self.decoder.cache, Preallocated):
             self.decoder.cache.poison(n, NOISE)
-        self._loaded = self._stored(0, n)
+        self._loaded = self._contents(0, n)
 
     def feed(self, tokens: Tensor) -> Tensor:
         """tokens [B,T] one by one -> the last logits [B,V]."""
@@ -74,10 +74,10 @@ class Session:
         self.decoder.rewind(n)
 
     def evidence(self, where: str = "", stressed: str = "") -> Evidence:
-        """What all uses so far compared."""
+        """The errors of all uses so far, layer by layer."""
         self._turn_to(self.text, position=self.text.size(1), slot=self.text.size(1))
         parts, self._parts = self._parts, []
-        return Evidence.joined(parts, where, stressed)
+        return Evidence.worst(parts, where, stressed)
 
     # -- what came out ------------------------------------------------------------------------
 
@@ -97,17 +97,18 @@ class Session:
         if self._logits:
             n = self.text.size(1)
             right = self.truth.answer(self.text, self._position, self._slot)
-            found = {LOGITS: Errors.of(torch.cat(self._logits, dim=1), right.logits)}
-            ours = self._stored(self._slot, n) if n > self._slot else []
+            by_layer = {LOGITS: Errors.of(torch.cat(self._logits, dim=1), right.logits)}
+            ours = self._contents(self._slot, n) if n > self._slot else []
             for layer, stored in enumerate(ours):
-                found[layer] = Errors.of(stored, torch.stack(right.kv[layer]))
-            self._parts.append(Evidence(found))
-        if self._loaded and not all(map(torch.equal, self._stored(0, self._loaded[0].size(3)), self._loaded)):
+                by_layer[layer] = Errors.of(stored, torch.stack(right.kv[layer]))
+            self._parts.append(Evidence(by_layer))
+        loaded = self._loaded
+        if loaded and not all(map(torch.equal, self._contents(0, loaded[0].size(3)), loaded)):
             raise Mismatch("keys and values of earlier tokens have changed")
         self.text, self._position, self._slot = text, position, slot
         self._logits, self._loaded = [], []
 
-    def _stored(self, first: int, end: int) -> list[Tensor]:
+    def _contents(self, first: int, end: int) -> list[Tensor]:
         """Per layer the keys and values [2,B,Hkv,T,D] of these slots."""
         if not self.inside:
             return []

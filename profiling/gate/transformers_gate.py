@@ -34,7 +34,7 @@ class Uncached(Truth):
         return [cache.contents(layer, n) for layer in range(self.model.config.n_layer)]
 
     @torch.inference_mode()
-    def _computed(self, tokens: Tensor, position: int, slot: int) -> Answer:
+    def _compute(self, tokens: Tensor, position: int, slot: int) -> Answer:
         kv = [(k[:, :, slot:].clone(), v[:, :, slot:].clone()) for k, v in self.kv(tokens)]
         return Answer(self.model(tokens)[:, position:].clone(), kv)
 
@@ -52,7 +52,7 @@ class TransformersGate(Gate):
         return Uncached(self.model)
 
     def _small_gate(self) -> Gate:
-        """The same model: one of another size may not exist in its family. A long run would take long."""
+        """A gate over the same model, since its family may have no other size; its runs are short."""
         gate = TransformersGate(
             self.model, self.precision, batch=ROWS, capacity=self.capacity, forced=24, seed=self.seed
         )

@@ -77,7 +77,7 @@ class Trial:
 
     @property
     def contexts(self) -> list[int]:
-        """Where steps are proven: what is timed, both ends of every bucket, and behind a full chunk.
+        """Contexts of proven steps: the timed ones, both ends of every bucket, and behind a full chunk.
 
         Steps that start FREE slots before a bucket's end fill its last slot and go on in the next one.
         Without a cache a step is a whole text and the same code at every context: the longest is the one
@@ -94,16 +94,16 @@ class Trial:
         return Session(self.decoder, self.truth, inside)
 
     def after_prompt(self, n: int) -> Tensor:
-        """The n tokens of the text that follow the prompt."""
+        """The n tokens int64 [B,n] of the text that follow the prompt."""
         at = self.prompt.size(1)
         return self.text[:, at : at + n]
 
     def elsewhere(self, n: int) -> Tensor:
-        """n tokens that do not follow in the text."""
+        """n tokens int64 [B,n] that do not follow in the text."""
         return self.other[:, -n:]
 
     def fitting(self, sizes: Iterable[int]) -> list[int]:
-        """Those of these sizes that fit behind the prompt one after the other."""
+        """The sizes, of these, that fit behind the prompt one after the other."""
         room = self.text.size(1) - self.prompt.size(1)
         chosen: list[int] = []
         for size in sizes:

@@ -20,7 +20,7 @@ WIDTHS = (192, 384)  # the curve over width is a picture; the narrow model is th
 
 
 def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:
-    """As many layers, hence as many ops per step, but hardly any bytes: what it costs is overhead."""
+    """A config of this width with as many layers, hence ops per step: it costs overhead, hardly bytes."""
     shared_by = config.n_head // config.n_kv_head
     return replace(
         config,
@@ -35,12 +35,12 @@ def narrow_config(config: GPTConfig, width: int = NARROW) -> GPTConfig:
 
 
 def width_configs(config: GPTConfig) -> list[GPTConfig]:
-    """Between the narrow model and the full one."""
+    """Configs of widths between the narrow model's and the full one's."""
     return [narrow_config(config, width) for width in WIDTHS if width < config.n_embd]
 
 
-def described(variant: Variant) -> Entry:
-    """What a record says of a variant before anything is known about it here."""
+def new_entry(variant: Variant) -> Entry:
+    """The entry of a variant before anything is known about it here."""
     return Entry(
         parent=variant.parent.name if variant.parent else None,
         difference=Difference(*variant.difference) if variant.difference else None,
@@ -68,10 +68,10 @@ class Inputs:
 
     def rows(self, batch: int) -> Inputs:
         """This text, of one row, as `batch` equal rows that share its memory."""
-        made = copy(self)
-        made.tokens = self.tokens.expand(batch, -1)
-        made.kv = [(k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in self.kv]
-        return made
+        other = copy(self)
+        other.tokens = self.tokens.expand(batch, -1)
+        other.kv = [(k.expand(batch, -1, -1, -1), v.expand(batch, -1, -1, -1)) for k, v in self.kv]
+        return other
 
 
 @dataclass(eq=False)

@@ -22,7 +22,7 @@ class Clock:
         }.get(device.type, lambda: None)
 
     def each_ms(self, action: Callable[[], object], times: int) -> list[float]:
-        """Latency of each of `times` calls, with a sync after every call."""
+        """Latency of each of `times` calls, ms, with a sync after every call."""
         self.sync()
         marks = [time.perf_counter_ns()]
         for _ in range(times):
@@ -32,7 +32,7 @@ class Clock:
         return [(after - before) / 1e6 for before, after in itertools.pairwise(marks)]
 
     def pipelined_ms(self, action: Callable[[], object], times: int) -> float:
-        """Mean over `times` calls with one sync at the end: the host may run ahead of the device."""
+        """Mean over `times` calls, ms, with one sync at the end: the host may run ahead of the device."""
         self.sync()
         start = time.perf_counter_ns()
         for _ in range(times):
@@ -42,7 +42,7 @@ class Clock:
 
 
 def activities(device: torch.device) -> list[ProfilerActivity]:
-    """What to record on this device. Raises UserError where the build cannot see it."""
+    """The activities to record on this device. Raises UserError where the build cannot see it."""
     if device.type != "cuda":
         return [ProfilerActivity.CPU]
     if ProfilerActivity.CUDA not in torch.profiler.supported_activities():

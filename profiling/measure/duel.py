@@ -40,8 +40,8 @@ class Plan:
     traced: str | None
 
 
-def planned(parents: Mapping[str, str | None]) -> Plan | None:
-    """Contrasts of these contestants, each with its parent; None where there is nothing to compare.
+def contrasts(parents: Mapping[str, str | None]) -> Plan | None:
+    """The contrasts of these contestants, each with its parent; None where there is nothing to compare.
 
     The replay against its parent decides, with the parent against the plain read, and the parent against
     itself is the A/A pair. Without a replay the A/A pair is the baseline's, and nothing is read or traced.
@@ -80,7 +80,7 @@ def stepping(case: Case, context: int, clock: Clock) -> Timed:
 
 
 class Ring:
-    """Where duels are fought."""
+    """The contestants of a duel by name: times blocks of two, and loses who crashes."""
 
     def __init__(
         self, contestants: Mapping[str, Timed], entropy: int, failed: Callable[[str, Exception], None]
@@ -136,8 +136,8 @@ def traced_beside(
 
 
 def profiler_cost_ms(case: Case, context: int, clock: Clock) -> float:
-    """What the profiler adds to one step of this case: its fastest step with it less its fastest without,
-    since whatever disturbs a step only adds to it.
+    """Time that the profiler adds to one step of this case: its fastest step with it less its fastest
+    without, since whatever disturbs a step only adds to it.
     """
     step_ms = stepping(case, context, clock)
 

@@ -89,8 +89,8 @@ def gpu(device: torch.device) -> Gpu | None:
 
 
 def smi(uuid: str) -> list[str | None]:
-    """What nvidia-smi says to QUERY, of the device with that id or of the only one; None is what it does not
-    say."""
+    """The answers of nvidia-smi to QUERY, of the device with that id or of the only one; None where it gives
+    none."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
         return answers("", uuid)
@@ -103,12 +103,13 @@ def smi(uuid: str) -> list[str | None]:
 
 
 def answers(text: str, uuid: str) -> list[str | None]:
-    """Of lines `uuid, answer, ...` those of this device, and of an only line without asking whose it is."""
+    """The answers in the line `uuid, answer, ...` of this device, or in an only line, whoever it is of."""
     rows = [[field.strip() for field in line.split(",")] for line in text.splitlines() if line.strip()]
-    own = [row for row in rows if row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-")]
-    row = own[0] if own else rows[0] if len(rows) == 1 else []
-    said = row[1:] if len(row) == len(QUERY) + 1 else [""] * len(QUERY)
-    return [None if not field or field.startswith("[") else field for field in said]  # [N/A], [Not Supported]
+    matching = [row for row in rows if row[0].removeprefix("GPU-") == uuid.removeprefix("GPU-")]
+    row = matching[0] if matching else rows[0] if len(rows) == 1 else []
+    fields = row[1:] if len(row) == len(QUERY) + 1 else [""] * len(QUERY)
+    # [N/A], [Not Supported]
+    return [None if not field or field.startswith("[") else field for field in fields]
 
 
 def _number(text: str | None) -> float | None:

@@ -47,7 +47,7 @@ def step_ops(decoder: Decoder) -> Ops:
 
 
 def weights_read_whole(model: GPT) -> list[Tensor]:
-    """What every step reads from end to end: not the position table, nor a token table that is no head."""
+    """The weights that a step reads from end to end: no position table, no token table that is no head."""
     by_row = [model.positions, *([] if _is_head(model.wte, model) else [model.wte.weight])]
     tensors = (*model.parameters(), *model.buffers())
     return [tensor for tensor in tensors if all(tensor is not table for table in by_row)]

@@ -40,7 +40,7 @@ def cache_bytes(variant: Variant, model: GPT, batch: int, context: int) -> Cache
 
 
 def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int | None:
-    """What the process's first step requests beyond the second's: a library's workspace, no cache.
+    """Bytes that the process's first step requests beyond the second's: a library's workspace, no cache.
 
     Call it before any matrix multiplication. None without a CUDA device.
     """
@@ -52,13 +52,13 @@ def warm_up_bytes(variant: Variant, model: GPT, batch: int, context: int) -> int
 
 
 def mask_bytes(config: GPTConfig, device: torch.device) -> dict[str, int]:
-    """What each option of the slot `mask` keeps."""
+    """Bytes that each option of the slot `mask` keeps, by its name."""
     masks = declared(MaskOption)
     return {name: storage_bytes(mask.build(config, device).buffers()) for name, mask in masks.items()}
 
 
 def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
-    """What the captured graph of this variant keeps; None where no graph can be captured."""
+    """Bytes that the captured graph of this variant keeps; None where no graph can be captured."""
     if variant.why_not(model.device.type):
         return None
     log = Decoder.of(variant, model, batch=batch).warm_up()
@@ -66,7 +66,7 @@ def graph_pool_bytes(variant: Variant, model: GPT, batch: int) -> int | None:
 
 
 def free_bytes(device: torch.device) -> int:
-    """Memory that can be taken now: the device's own, or the system's."""
+    """Bytes of memory that can be taken now: the device's own, or the system's."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info()[0]
     return int(psutil.virtual_memory().available)  # with what the page cache would give back

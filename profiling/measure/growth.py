@@ -63,8 +63,8 @@ def grow(
     workload: Workload,
     progress: Progress,
 ) -> dict[Point, Measured]:
-    """What was measured of each point; `run` is warned of those that do not fit or are not proven."""
-    found: dict[Point, Measured] = {}
+    """The measurements of each point; `run` is warned of those that do not fit or are not proven."""
+    by_point: dict[Point, Measured] = {}
     model, name = None, ""
     for point in points:
         if point.model != name:
@@ -77,12 +77,12 @@ def grow(
         model = model or random_model(PRESETS[name], workload.seed)
         measured = _measured(run, point, variant, at, model, progress)
         if measured is not None:
-            found[point] = measured
-    return found
+            by_point[point] = measured
+    return by_point
 
 
 def _contexts(point: Point, workload: Workload) -> tuple[int, ...]:
-    """The base at all; a batch at both ends, since what a token of context costs is plainest in many rows."""
+    """All contexts for the base, both ends for a batch (a token costs most in many rows), else the first."""
     first, last = workload.contexts[:1], workload.contexts[-1:]
     return {"": workload.contexts, "batch": tuple(dict.fromkeys(first + last))}.get(point.axis, first)
 
@@ -135,41 +135,42 @@ class Step:
 
 
 def steps_by_axis(variant: str, measured: dict[Point, Measured]) -> dict[str, list[Step]]:
-    """Along each axis that was varied; the base stands first on every one."""
+    """The steps along each axis that was varied, by its name; the base stands first on every one."""
     base, whole = next(iter(measured.items()))
     first = whole.contexts[0]
-    made = {"context": [at_context(whole, variant, n, str(n)) for n in whole.contexts]}
+    by_axis = {"context": [at_context(whole, variant, n, str(n)) for n in whole.contexts]}
     for axis in ("batch", "threads", "model"):
-        on_axis = {point: found for point, found in measured.items() if point.axis == axis}
+        on_axis = {point: one for point, one in measured.items() if point.axis == axis}
         if on_axis:
-            steps = [at_context(found, variant, first, point.value) for point, found in on_axis.items()]
-            made[axis] = [at_context(whole, variant, first, str(getattr(base, axis))), *steps]
-    made["width"] = [at_width(whole, variant, width) for width in widths(whole, variant)]
-    return made
+            steps = [at_context(one, variant, first, point.value) for point, one in on_axis.items()]
+            by_axis[axis] = [at_context(whole, variant, first, str(getattr(base, axis))), *steps]
+    by_axis["width"] = [at_width(whole, variant, width) for width in widths(whole, variant)]
+    return by_axis
 
 
-def at_context(found: Measured, variant: str, context: int, value: str) -> Step:
+def at_context(measured: Measured, variant: str, context: int, value: str) -> Step:
     """The full-size step at one context."""
-    steps, reads = found.steps(variant, context), found.memory_floor(variant, context)
-    return _step(found, steps, reads, _bytes(found, variant, context), value)
+    steps, reads = measured.steps(variant, context), measured.memory_floor(variant, context)
+    return _step(measured, steps, reads, _bytes(measured, variant, context), value)
 
 
-def at_width(found: Measured, variant: str, width: int) -> Step:
+def at_width(measured: Measured, variant: str, width: int) -> Step:
     """The step of a narrow model at the smallest context."""
-    n_bytes = found.entry(variant).narrow_bytes[width]
-    steps, reads = found.steps(variant, found.contexts[0], width), found.own_read(variant, width)
-    return _step(found, steps, reads, n_bytes, str(width))
+    n_bytes = measured.entry(variant).narrow_bytes[width]
+    steps = measured.steps(variant, measured.contexts[0], width)
+    reads = measured.narrow_memory_floor(variant, width)
+    return _step(measured, steps, reads, n_bytes, str(width))
 
 
-def _step(found: Measured, steps: pd.Series, reads: pd.Series, n_bytes: int, value: str) -> Step:
+def _step(measured: Measured, steps: pd.Series, reads: pd.Series, n_bytes: int, value: str) -> Step:
     step_ms, floor_ms = (quantiles(list(series)).median for series in (steps, reads))
-    ratio, excess = found.ratio(steps, reads), found.difference(steps, reads)
+    ratio, excess = measured.ratio(steps, reads), measured.difference(steps, reads)
     return Step(value, n_bytes, step_ms, floor_ms, ratio, excess)
 
 
-def widths(found: Measured, variant: str) -> list[int]:
-    """Of the narrow models that were timed, ascending."""
-    return sorted(found.entry(variant).narrow_bytes)
+def widths(measured: Measured, variant: str) -> list[int]:
+    """Widths of the narrow models that were timed, ascending."""
+    return sorted(measured.entry(variant).narrow_bytes)
 
 
 @dataclass(frozen=True)
@@ -182,33 +183,33 @@ class Slope:
 
 
 def slopes(variant: str, measured: dict[Point, Measured]) -> list[Slope]:
-    """Of the base and of every other batch that was timed at two contexts or more, ascending."""
-    found = {point.batch: whole for point, whole in measured.items() if point.axis in ("", "batch")}
+    """The slopes of the base and of every other batch that was timed at two contexts or more, ascending."""
+    by_batch = {point.batch: whole for point, whole in measured.items() if point.axis in ("", "batch")}
     return [
         Slope(batch, _bytes_per_token(whole, variant), slope_over_bytes(whole, variant))
-        for batch, whole in sorted(found.items())
+        for batch, whole in sorted(by_batch.items())
         if len(whole.contexts) > 1
     ]
 
 
-def _bytes_per_token(found: Measured, variant: str) -> float:
-    first, last = found.contexts[0], found.contexts[-1]
-    return (_bytes(found, variant, last) - _bytes(found, variant, first)) / (last - first)
+def _bytes_per_token(measured: Measured, variant: str) -> float:
+    first, last = measured.contexts[0], measured.contexts[-1]
+    return (_bytes(measured, variant, last) - _bytes(measured, variant, first)) / (last - first)
 
 
-def _bytes(found: Measured, variant: str, context: int) -> int:
-    return found.entry(variant).prediction[context].bytes
+def _bytes(measured: Measured, variant: str, context: int) -> int:
+    return measured.entry(variant).prediction[context].bytes
 
 
-def slope_over_bytes(found: Measured, variant: str) -> Interval | None:
+def slope_over_bytes(measured: Measured, variant: str) -> Interval | None:
     """Time of one more token of context over the time of its bytes at the rate of the memory floor.
 
     Per round the slope of a line through all contexts, which are two at least. No ratio's logarithm: in a
     disturbed round the slope may be negative.
     """
-    contexts = found.contexts
-    columns = [*(found.steps(variant, n) for n in contexts), found.memory_floor(variant, contexts[0])]
+    contexts = measured.contexts
+    columns = [*(measured.steps(variant, n) for n in contexts), measured.memory_floor(variant, contexts[0])]
     rounds = pd.concat(columns, axis=1).dropna().to_numpy()
     _, slopes = intercepts(contexts, rounds[:, :-1])
-    expected = _bytes_per_token(found, variant) / _bytes(found, variant, contexts[0]) * rounds[:, -1]
+    expected = _bytes_per_token(measured, variant) / _bytes(measured, variant, contexts[0]) * rounds[:, -1]
     return robust_interval(slopes / expected)

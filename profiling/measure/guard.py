@@ -23,7 +23,7 @@ class Guard:
         self.before = self._counters()
 
     def look(self, number: int) -> MachineLook:
-        """What else happened until the end of round `number`."""
+        """What happened beside this process since the look before, until the end of round `number`."""
         before, now = self.before, self._counters()
         self.before = now
         passed = {key: max(0.0, value - before[key]) for key, value in now.items() if key in before}
@@ -39,14 +39,14 @@ class Guard:
 
     def _counters(self) -> dict[str, float]:
         """Seconds of all cores since the start, and counts; what this system does not tell is left out."""
-        cpu, own = psutil.cpu_times(), psutil.Process().cpu_times()
+        cpu, process = psutil.cpu_times(), psutil.Process().cpu_times()
         idle = cpu.idle + getattr(cpu, "iowait", 0.0)
         stolen = getattr(cpu, "steal", None)
         counters = {
             "seconds": time.monotonic(),
             "idle": idle,
             "busy": _busy(cpu),
-            "ours": own.user + own.system + own.children_user + own.children_system,
+            "ours": process.user + process.system + process.children_user + process.children_system,
         }
         if stolen is not None:
             counters["stolen"] = stolen
@@ -59,18 +59,18 @@ class Guard:
 
 
 def _busy(cpu: Any) -> float:
-    """A guest's time is counted among user and nice already."""
+    """Seconds of busy cores; a guest's time is counted among user and nice already."""
     return float(cpu.user + getattr(cpu, "nice", 0.0) + cpu.system + getattr(cpu, "irq", 0.0))
 
 
 def unfit(threads: int) -> list[str]:
-    """What makes this process slow or noisy before it has begun, each with what to do."""
-    found = []
+    """One sentence for each thing that makes this process slow before it has begun, with what to do."""
+    reasons = []
     cores = psutil.cpu_count(logical=False)
     if cores and threads > cores:
-        found.append(f"{threads} threads on {cores} physical cores wait for each other: --threads {cores}")
+        reasons.append(f"{threads} threads on {cores} physical cores wait for each other: --threads {cores}")
     if sysconfig.get_config_var("Py_DEBUG"):
-        found.append("this Python is a debug build, which is slower: use a release build")
+        reasons.append("this Python is a debug build, which is slower: use a release build")
     if torch.version.debug:
-        found.append("this torch is a debug build, which is slower: use a release build")
-    return found
+        reasons.append("this torch is a debug build, which is slower: use a release build")
+    return reasons

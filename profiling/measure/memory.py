@@ -17,7 +17,7 @@ def storage_bytes(tensors: list[Tensor]) -> int:
 
 
 def decoder_bytes(decoder: Decoder) -> Memory:
-    """What this decoder holds. `cache_formula_bytes` is 2 L Hkv D per token and row, at the tokens held."""
+    """Bytes that a decoder holds. `cache_formula_bytes`: 2 L Hkv D per token and row, at the tokens held."""
     cache = decoder.cache.buffers()
     model = decoder.model
     stored = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize) if cache else 0

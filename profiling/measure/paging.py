@@ -50,7 +50,7 @@ class Store(Protocol):
         ...
 
     def grow(self, request: Request) -> bool:
-        """Room for one token after `held`."""
+        """Make room for one token after `held`; False where there is none."""
         ...
 
     def free(self, request: Request) -> None: ...
@@ -189,27 +189,27 @@ def prefixes(
     """Prefills that share a system prompt, per layout: tokens not computed, TTFT, equality to the bit."""
     limit, vocabulary = model.config.n_ctx, model.config.vocab_size
     sizes = {"system": min(256, limit // 2), "time": STAMP, "question": min(24, limit // 8)}
-    total, rung, found = sum(sizes.values()), ladder(precision)["paged"], {}
+    total, rung, by_layout = sum(sizes.values()), ladder(precision)["paged"], {}
 
     def part(name: str, number: int) -> Tensor:
         """The system prompt is the same for all; time and question are everyone's own."""
-        own = {"system": 0, "time": 1000 + number, "question": 2000 + number}[name]
-        return random_stream(vocabulary, 1, sizes[name], seed + own).to(model.device)
+        offset = {"system": 0, "time": 1000 + number, "question": 2000 + number}[name]
+        return random_stream(vocabulary, 1, sizes[name], seed + offset).to(model.device)
 
     for layout in layouts:
         decoder, alone = (Decoder.of(rung, model, capacity=total) for _ in range(2))
         assert isinstance(decoder.cache, PagedCache)
         decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.like))
         texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
-        rows = [_prefilled(decoder, alone, text) for text in texts]
+        rows = [_timed_prompt(decoder, alone, text) for text in texts]
         used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
-        found[layout] = SharedPrefix(prompts=rows, blocks=used)
-    return found
+        by_layout[layout] = SharedPrefix(prompts=rows, blocks=used)
+    return by_layout
 
 
 @torch.inference_mode()
 def prefill_shared(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, int]:
-    """As `decoder.prefill`, but a prefix that the pool holds is shared and only the rest is computed.
+    """Prefill, but share the longest prefix that the pool holds and compute only the rest.
 
     tokens [B,P] int64 -> logits [B,V] after the last, and how many tokens of each row were not computed. The
     last token always is: its logits are asked for. The prompt's full blocks are published.
@@ -224,11 +224,11 @@ def prefill_shared(decoder: Decoder, tokens: Tensor) -> tuple[Tensor, int]:
     return logits, held
 
 
-def _prefilled(decoder: Decoder, alone: Decoder, text: Tensor) -> PrefixPrompt:
+def _timed_prompt(decoder: Decoder, alone: Decoder, text: Tensor) -> PrefixPrompt:
     """One prompt over what the pool holds, timed, and the same passes in a decoder that shares nothing."""
-    made: list[tuple[Tensor, int]] = []
-    (ms,) = Clock(text.device).each_ms(lambda: made.append(prefill_shared(decoder, text)), 1)
-    ((logits, held),) = made
+    outputs: list[tuple[Tensor, int]] = []
+    (ms,) = Clock(text.device).each_ms(lambda: outputs.append(prefill_shared(decoder, text)), 1)
+    ((logits, held),) = outputs
     alone.reset()
     if held:
         alone.prefill(text[:, :held])

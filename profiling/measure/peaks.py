@@ -32,12 +32,12 @@ READS_IN_A_ROW = 10
 def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     """Rates of this device. None is what could not be measured here."""
     clock = Clock(device)
-    read_ms = _settled(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
+    read_ms = _median_ms(clock, torch.ones(LARGE_BYTES // 4, device=device).sum, 5)
     product = SquareMatmul(device, dtype)
     node_us, kernel_us = _graph_node_us(clock, device)
     return Peaks(
         read_gb_per_s=LARGE_BYTES / read_ms / 1e6,
-        matmul_flop_per_s=product.flops / _settled(clock, product, 5) * 1e3,
+        matmul_flop_per_s=product.flops / _median_ms(clock, product, 5) * 1e3,
         launch_us=_launch_us(clock, device),
         graph_node_us=node_us,
         tape_op_us=_tape_op_us(clock, device),
@@ -45,14 +45,14 @@ def peaks(device: torch.device, dtype: torch.dtype) -> Peaks:
     )
 
 
-def _settled(clock: Clock, action: Callable[[], object], times: int) -> float:
+def _median_ms(clock: Clock, action: Callable[[], object], times: int) -> float:
     """Median ms after one untimed call."""
     action()
     return median(clock.each_ms(action, times))
 
 
 def _launch_us(clock: Clock, device: torch.device) -> float:
-    """One op on one element, issued back to back: what a launch costs at least."""
+    """Time of one op on one element, issued back to back, us: what a launch costs at least."""
     one = torch.zeros(1, device=device)
     return min(clock.pipelined_ms(lambda: one.add_(1), SMALL_OPS) for _ in range(5)) * 1e3
 
@@ -82,7 +82,7 @@ def _kernel_us(events: Iterable[Any]) -> float | None:
 
 
 def _tape_op_us(clock: Clock, device: torch.device) -> float | None:
-    """What the tape adds to one op's own time: the cost of `empty` calls, which compute nothing."""
+    """Time that the tape adds to an op, us: the cost of `empty` calls, which compute nothing."""
 
     def step(token: Tensor) -> Tensor:
         for _ in range(SMALL_OPS):
@@ -130,7 +130,7 @@ class FloorReader:
         return n_bytes - sum(weight.nbytes for weight in self.weights)
 
     def read_ms(self, n_bytes: int, warm_up: int, times: int) -> list[float]:
-        """Times of reading the same `n_bytes` again and again, after `warm_up` untimed reads."""
+        """Times, ms, of reading the same `n_bytes` again and again, after `warm_up` untimed reads."""
         parts = [*self.weights, self.buffer[: self._beside(n_bytes) // 4]]
         read = self.reading(parts)
         self.clock.each_ms(read, warm_up)

@@ -26,9 +26,9 @@ ROW_STEPS = 2  # greedy and forced tokens each: the variant itself is proven alr
 PROVEN_TOKENS = 2 * (10 + ROW_STEPS)  # of a row, whose float64 logits the proof holds
 
 
-def note(entries: Entries, name: str, **found: object) -> None:
-    """Put what was found of a variant into a record's entries."""
-    entries[name] = replaced(entries[name], **found)
+def note(entries: Entries, name: str, **changes: object) -> None:
+    """Replace these fields of a variant's entry."""
+    entries[name] = replaced(entries[name], **changes)
 
 
 def begin_building(variants: Sequence[Variant], device: str) -> None:
@@ -129,7 +129,7 @@ def add_batches(
 
 
 def needed_bytes(runner: Runner[BatchRecord], batch: int, capacity: int) -> int:
-    """Caches of the decoder, of plain eager and of the float64 oracle, and the logits of the proof."""
+    """Bytes of the caches of decoder, plain eager and float64 oracle, and of the logits of the proof."""
     config = runner.model.config
     cache = capacity * kv_bytes_per_token(config, 2 * runner.model.dtype.itemsize + 8)
     return batch * (cache + PROVEN_TOKENS * config.vocab_size * 8 * 2)

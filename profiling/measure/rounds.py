@@ -20,7 +20,7 @@ class Visit(Protocol):
 
     @property
     def rounds(self) -> int:
-        """It is part of the first so many rounds."""
+        """How many rounds it is part of: the first ones."""
 
     def __call__(self, number: int) -> None:
         """Time it in round `number`."""

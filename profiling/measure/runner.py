@@ -15,9 +15,9 @@ from typing import Generic, TypeVar
 import torch
 
 from profiling.gate import Gate, KeptSteps
-from profiling.measure.cases import Case, Inputs, described, narrow_config, width_configs
+from profiling.measure.cases import Case, Inputs, narrow_config, new_entry, width_configs
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Ring, fight, planned, stepping, traced_beside
+from profiling.measure.duel import Ring, contrasts, fight, stepping, traced_beside
 from profiling.measure.environment import environment
 from profiling.measure.guard import Guard, unfit
 from profiling.measure.peaks import SquareMatmul, peaks
@@ -76,11 +76,11 @@ class Runner(Generic[M]):
             v for v in [variants[0], *variants[0].ancestors()] if v.parent is None
         ).precision.name
         self.cases: list[Case] = []
-        self.kept: list[KeptSteps] = []
+        self.kept_steps: list[KeptSteps] = []
         self.drawn: dict[str, Drawn | None] = {}  # the median step of each trace, for the report
         known = run.record.variants  # of a resumed run: what was found stays until it is found anew
         run.update(
-            variants={v.name: known.get(v.name) or described(v) for v in variants},
+            variants={v.name: known.get(v.name) or new_entry(v) for v in variants},
             entropy=run.record.entropy or secrets.randbits(53),
         )
 
@@ -114,7 +114,10 @@ class Runner(Generic[M]):
         self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
 
     def prepare(self) -> None:
-        """The same, then narrow; what compiles for half a minute per shape is left out there."""
+        """Build, predict, warm up and prove every variant at full size, and then as narrow models.
+
+        What compiles for half a minute per shape has no narrow models.
+        """
         self.prove()
         narrow = narrow_config(self.model.config)
         between = [] if self.workload.brief_gate else width_configs(self.model.config)
@@ -146,7 +149,7 @@ class Runner(Generic[M]):
     def duel(self, max_seconds: float, traces: bool) -> None:
         """Blocks of single steps for what decides and for every rung, added to what the record has."""
         contestants = {c.name: c for c in self._traceable() if c.cached}
-        plan = planned({name: self._entry(name).parent for name in contestants})
+        plan = contrasts({name: self._entry(name).parent for name in contestants})
         if plan is None:
             return
         context = self.workload.contexts[0]
@@ -216,7 +219,7 @@ class Runner(Generic[M]):
         return [case for case in self.cases if not case.name.endswith(AGAIN_SUFFIX)]
 
     def predict_replay(self) -> None:
-        """From the eager trace alone, what the replay rung will cost; stored before that rung is timed."""
+        """Predict from the eager trace alone what the replay rung costs; stored before that is timed."""
         parents = {self._entry(name).parent for name in REPLAYS if name in self.record.variants}
         for case in self._traceable():
             if case.name in parents:
@@ -239,11 +242,11 @@ class Runner(Generic[M]):
         self.progress("trace", len(cases), len(cases))
 
     def repeat(self) -> None:
-        """Whether every timed decoder still gives what it gave when it was proven; else it has no times."""
+        """Drop every timed decoder that no longer gives what it gave when it was proven: it has no times."""
         timed = {id(case.decoder) for case in self.cases}
-        for kept in self.kept:
-            if id(kept.decoder) in timed and (why := kept.why_not_again()):
-                self._drop(kept.decoder.variant.name, RuntimeError(why))
+        for steps in self.kept_steps:
+            if id(steps.decoder) in timed and (why := steps.why_not_again()):
+                self._drop(steps.decoder.variant.name, RuntimeError(why))
         self.run.save()
 
     def _traceable(self) -> list[Case]:
@@ -254,8 +257,8 @@ class Runner(Generic[M]):
     def _entry(self, name: str) -> Entry:
         return self.record.variants[name]
 
-    def _note(self, name: str, **found: object) -> None:
-        note(self.record.variants, name, **found)
+    def _note(self, name: str, **changes: object) -> None:
+        note(self.record.variants, name, **changes)
 
     def _prepare_model(
         self,
@@ -291,5 +294,6 @@ class Runner(Generic[M]):
                 if full and variant.name == self.record.baseline:
                     self.cases.append(replace(case, name=case.name + AGAIN_SUFFIX))
                 # without a cache a step is a whole text, and the same code at every context
-                self.kept.append(KeptSteps(decoder, contexts if case.cached else contexts[:1], case.load))
+                at = contexts if case.cached else contexts[:1]
+                self.kept_steps.append(KeptSteps(decoder, at, case.load))
             self.run.save()

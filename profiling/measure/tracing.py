@@ -77,9 +77,9 @@ def traced(case: Case, path: Path, peaks: Peaks) -> Trace:
 
 
 def traced_and_drawn(case: Case, path: Path, peaks: Peaks) -> tuple[Trace, Steps | None]:
-    """As `traced`, and the median step as a picture, for which a report had to read the trace once more."""
-    kept, of_file = _traced(case, path, peaks)
-    return kept, median_step(*of_file, case.name)
+    """Trace a case into `path`; what the record keeps of it, and its median step as the report draws it."""
+    trace, of_file = _traced(case, path, peaks)
+    return trace, median_step(*of_file, case.name)
 
 
 def _traced(case: Case, path: Path, peaks: Peaks) -> tuple[Trace, Attributed]:
@@ -98,7 +98,7 @@ def analyse(
     phases: dict[str, Phase] | None = None,
 ) -> Trace:
     """What a record keeps of a trace of steps from `context` on; `profiled_ms`: under the profiler."""
-    trace, found, attribution = of_file
+    trace, steps, attribution = of_file
     device = trace.main_device
     where = HOST if device is None else device
     parts = attribution.parts[attribution.parts["device"] == where]
@@ -112,13 +112,13 @@ def analyse(
         ],
         counts=Counts(**{name: float(attribution.counts[name].mean()) for name in Counts.__struct_fields__}),
         busy_share_of_events=float((ops["class"] == "compute").mean()) if device is None else 0.0,
-        problems=integrity(trace, found, attribution),
-        replay=_stored(replay(trace, found, attribution, costs)),
+        problems=integrity(trace, steps, attribution),
+        replay=_replay_record(replay(trace, steps, attribution, costs)),
         phases=phases or {},
     )
 
 
-def _stored(predicted: Prediction | None) -> Replay | None:
+def _replay_record(predicted: Prediction | None) -> Replay | None:
     if predicted is None:
         return None
     us = None if predicted.replay_us is None else Range(*predicted.replay_us)
@@ -126,7 +126,7 @@ def _stored(predicted: Prediction | None) -> Replay | None:
 
 
 def _phases(spans: list[Span]) -> dict[str, Phase]:
-    """What the record keeps of the phases inside a launch."""
+    """The phases inside a launch by name, as the record keeps them: medians over steps, us."""
     if not spans:
         return {}
     table = phase_table(spans)

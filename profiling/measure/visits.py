@@ -60,9 +60,9 @@ class Steps(CaseVisit):
         )
         for place, context in enumerate(contexts):
             warm_up = case.warm_up if place == 0 else min(case.warm_up, RELOADED_WARM_UP)
-            self.into.append(self._timed(number, context, warm_up))
+            self.into.append(self._sample(number, context, warm_up))
 
-    def _timed(self, number: int, context: int, warm_up: int) -> Sample:
+    def _sample(self, number: int, context: int, warm_up: int) -> Sample:
         case, decoder = self.case, self.case.decoder
         case.load(context)
         self.clock.each_ms(decoder.advance, warm_up)
@@ -135,7 +135,7 @@ class Generation(CaseVisit):
 
 
 def prefill(case: Case, n: int) -> Callable[[], object]:
-    """The pass over the first n tokens of the case's text, ready to be timed."""
+    """A function that runs the pass over the first n tokens of the case's text, for the clock."""
     return lambda: case.decoder.prefill(case.inputs.tokens[:, :n])
 
 
@@ -159,7 +159,7 @@ class PlainRead:
 
 @dataclass(frozen=True)
 class PlainMatmul:
-    """What arithmetic this machine reaches, while it is measured."""
+    """A large product, whose FLOP/s are what this machine reaches while it is measured."""
 
     product: SquareMatmul
     clock: Clock
@@ -176,7 +176,7 @@ class PlainMatmul:
 
 
 def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> list[PlainRead]:
-    """The bytes of every step: where the case's weights lie, and from a mere buffer on every page size."""
+    """Reads of every step's bytes: where the case's weights lie, and in a buffer on every page size."""
     device = cases[0].decoder.model.device
     reads: dict[tuple[int, str], PlainRead] = {}
 
@@ -197,7 +197,7 @@ def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> lis
 
 
 def reading(case: Case) -> Callable[[], float]:
-    """One plain read of what a step of this case must read at its smallest context, ms."""
+    """A function that reads what a step of this case must read at its smallest context, and gives the ms."""
     decoder, size = case.decoder, floor_bytes(case.decoder, case.contexts[0])
     weights = weights_read_whole(decoder.our_modules.model)
     reader = FloorReader(weights, size, decoder.model.device, decoder.variant.pages.name)

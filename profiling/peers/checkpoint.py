@@ -24,8 +24,8 @@ GGUF_NAMES = {
 }
 
 
-def kept(config: GPTConfig, seed: int) -> Path:
-    """Where the conversions of this model are kept between runs, in a folder per engine's version."""
+def conversions_folder(config: GPTConfig, seed: int) -> Path:
+    """The folder that keeps the conversions of this model between runs, in a folder per engine's version."""
     sources = [Path(__file__).with_name(name).read_bytes() for name in ("checkpoint.py", "graphs.py")]
     return build_cache.folder("converted", repr(config), str(seed), *sources)
 

@@ -36,15 +36,16 @@ Samples = dict[str, list[EngineSample]]  # by engine
 
 
 def rows(record: PeersRecord, context: int) -> list[PeerRow]:
-    """Precision by precision, in the record's order; engines without times have no row. Ratios are taken
-    within rounds.
+    """The rows precision by precision, in the record's order; engines without times have no row.
+
+    Ratios are taken within rounds.
     """
     seen: Samples = {}
     for sample in record.samples:
         if sample.context == context and record.engines[sample.engine].status == "measured":
             seen.setdefault(sample.engine, []).append(sample)
-    made = [_row(name, entry, seen) for name, entry in record.engines.items() if name in seen]
-    return sorted(made, key=lambda row: list(AGAINST).index(row.precision))
+    in_order = [_row(name, entry, seen) for name, entry in record.engines.items() if name in seen]
+    return sorted(in_order, key=lambda row: list(AGAINST).index(row.precision))
 
 
 def _row(name: str, engine: PeerEntry, seen: Samples) -> PeerRow:
@@ -77,16 +78,16 @@ def _right(samples: list[EngineSample], reference: list[EngineSample] | None) ->
 
 def fastest_others(rows: list[PeerRow]) -> dict[str, tuple[PeerRow, PeerRow]]:
     """Per precision that has both: the row of our one launch, and the row of the fastest engine of others."""
-    found = {}
+    pairs = {}
     for precision, name in AGAINST.items():
         mine = [row for row in rows if row.name == name]
         others = [row for row in rows if row.precision == precision and not row.ours]
         if mine and others:
-            found[precision] = mine[0], min(others, key=lambda row: row.step_ms.median)
-    return found
+            pairs[precision] = mine[0], min(others, key=lambda row: row.step_ms.median)
+    return pairs
 
 
 def wrong(rows: list[PeerRow]) -> list[str]:
-    """Float32 engines that left the reference's tokens: they did other work than was asked."""
+    """Names of float32 engines that left the reference's tokens: they did other work than the others."""
     exact = [row for row in rows if row.precision == "float32"]
     return [row.name for row in exact if row.right_tokens not in (1, None)]

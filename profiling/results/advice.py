@@ -34,27 +34,27 @@ def fastest(measured: Measured, precision: str | None = None) -> str | None:
     for name, entry in measured.record.variants.items():
         proven = entry.status == "proven" and measured.has_times(name)
         if proven and precision in (None, entry.precision):
-            found = measured.step_quantiles(name, measured.contexts[0])
-            if found:
-                steps[name] = found.median
+            step = measured.step_quantiles(name, measured.contexts[0])
+            if step:
+                steps[name] = step.median
     return min(steps, key=lambda name: steps[name]) if steps else None
 
 
 def advice(measured: Measured) -> list[Advice]:
-    """The largest gain first."""
+    """What to try next, the largest gain first; nothing that lies within the run's noise."""
     precision = measured.precision
     best = fastest(measured, precision)
     step = measured.step_quantiles(best, measured.contexts[0]) if best else None
     aa = noise(measured, "short") if best else None
     if best is None or step is None or aa is None:
         return []
-    found = [
-        *_measured(measured, best, precision),
+    candidates = [
+        *_gains(measured, best, precision),
         *_bounds(measured, best),
         *_pages(measured, best),
         *_bytes(measured, best, precision),
     ]
-    worth = [a for a in found if a.most_ms > aa * step.median]
+    worth = [a for a in candidates if a.most_ms > aa * step.median]
     return sorted(worth, key=lambda a: -a.most_ms)
 
 
@@ -67,9 +67,9 @@ def batch_rows(measured: Measured) -> int | None:
     return workload.batch * max(1, int(predicted.memory_ms / predicted.arithmetic_ms))
 
 
-def _measured(measured: Measured, best: str, precision: str | None) -> list[Advice]:
+def _gains(measured: Measured, best: str, precision: str | None) -> list[Advice]:
     context = measured.contexts[0]
-    found = []
+    gains = []
     pairs = [(BASELINE, best, f"use `{best}` instead of `{BASELINE}`")]
     reduced = [n for n, e in measured.record.variants.items() if e.precision != precision]
     pairs += [
@@ -78,8 +78,8 @@ def _measured(measured: Measured, best: str, precision: str | None) -> list[Advi
     for before, after, what in pairs:
         gain = measured.difference(measured.steps(before, context), measured.steps(after, context))
         if gain and gain.low > 0:
-            found.append(Advice(what, gain, f"measured: step of `{before}` less step of `{after}`"))
-    return found
+            gains.append(Advice(what, gain, f"measured: step of `{before}` less step of `{after}`"))
+    return gains
 
 
 def _bounds(measured: Measured, best: str) -> list[Advice]:

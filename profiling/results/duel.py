@@ -24,23 +24,23 @@ READ = "plain read"  # the contestant that reads what a step must read, and does
 
 @dataclass(frozen=True)
 class Duel:
-    """The numbers of what a record holds of one."""
+    """The numbers of a duel, from the steps that a record holds."""
 
     record: DuelSteps
 
     @property
     def traces(self) -> list[Trace]:
-        return [found.trace for found in self.record.traces]
+        return [traced.trace for traced in self.record.traces]
 
     @property
     def gap_shares(self) -> list[float]:
         """One per trace, see `gap_share`."""
-        return [gap_share(found.trace, found.plain_ms, found.event_us) for found in self.record.traces]
+        return [gap_share(traced.trace, traced.plain_ms, traced.event_us) for traced in self.record.traces]
 
     @property
     def python_shares(self) -> list[float]:
-        """Of the step, one per trace: what of its gap was Python outside ops; none beside a device."""
-        parts = [found.trace.parts_us for found in self.record.traces]
+        """Share of the step that was gap and Python outside ops, one per trace; none beside a device."""
+        parts = [traced.trace.parts_us for traced in self.record.traces]
         gaps = [sum(us.values()) - _busy_us(us) for us in parts]
         return [
             share * us["python"] / gap
@@ -50,7 +50,7 @@ class Duel:
 
     @property
     def confidence(self) -> float:
-        """Of every interval, now."""
+        """Confidence of every interval after the looks so far, 0 to 1."""
         return confidence_of_look(max(1, len(self.record.looks)))
 
     def pairs(self) -> list[tuple[str, str]]:
@@ -66,7 +66,7 @@ class Duel:
         return np.array(of, dtype=np.float64).reshape(-1, 2)
 
     def drop_share(self, first: str, second: str) -> Estimate | None:
-        """What the second takes off the first's step, as a share of it."""
+        """Share of the first's step that the second takes off; None without blocks."""
         means = self.means(first, second)
         return estimate(1 - means[:, 1] / means[:, 0]) if len(means) else None
 

@@ -35,7 +35,7 @@ class Effect:
     left: Interval | None  # the rung's own excess
 
     @property
-    def found(self) -> str:
+    def claim(self) -> str:
         """What may be claimed: nothing smaller than the run's own noise."""
         if self.removed is None or self.noise is None:
             return "unknown"
@@ -45,10 +45,10 @@ class Effect:
 
     @property
     def share(self) -> float | None:
-        """What it removed of the parent's excess, 0 to 1; None where that is unknown or noise."""
+        """Share of the parent's excess that it removed, 0 to 1; None where that is unknown or noise."""
         if self.removed is None or self.excess is None or self.excess.low <= 0:
             return None
-        return self.removed.mid / self.excess.mid if self.found in ("faster", "slower") else None
+        return self.removed.mid / self.excess.mid if self.claim in ("faster", "slower") else None
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Expectation:
 
 
 def effects(measured: Measured) -> list[Effect]:
-    """Every measured rung with a measured parent, in ladder order."""
+    """The effect of every measured rung with a measured parent, in ladder order."""
     return [
         _effect(measured, rung, rung.parent)
         for rung in measured.ladder()
@@ -97,8 +97,8 @@ def _effect(measured: Measured, rung: Rung, parent: str) -> Effect:
 
 
 def expectations(measured: Measured) -> list[Expectation]:
-    """Where rungs should and should not matter, and what was measured there."""
-    found = []
+    """One per move of every measured rung: what should or should not change, and the measured ratio."""
+    per_move = []
     for name, entry in measured.record.variants.items():
         parent, difference = entry.parent, entry.difference
         if not parent or not difference or not measured.has_times(name) or not measured.has_times(parent):
@@ -112,17 +112,17 @@ def expectations(measured: Measured) -> list[Expectation]:
                 if quantity == "short"
                 else measured.ratio(_series(measured, name, quantity), _series(measured, parent, quantity))
             )
-            found.append(
+            per_move.append(
                 Expectation(name, quantity, move.matters, move.why, ratio, noise(measured, quantity))
             )
-    return found
+    return per_move
 
 
 def noise(measured: Measured, quantity: str) -> float | None:
     """The largest ratio, less one, that the baseline shows against itself at 95 % confidence."""
     if quantity == "short" and measured.duel is not None:
-        own = next((first for first, second in measured.duel.pairs() if first == second), None)
-        share = measured.removed_share(own, own) if own else None
+        itself = next((first for first, second in measured.duel.pairs() if first == second), None)
+        share = measured.removed_share(itself, itself) if itself else None
         if share is not None:
             return max(abs(share.low), abs(share.high))
     twice = (_series(measured, name, quantity) for name in (measured.again, measured.record.baseline))

@@ -49,12 +49,12 @@ class RunFolder(Generic[R_co]):
         try:
             out.mkdir(parents=True, exist_ok=True)
             names = (f"{stem}-{n}" if n else stem for n in itertools.count())
-            path = next(out / name for name in names if _made(out / name))
+            path = next(out / name for name in names if _mkdir(out / name))
             (path / "traces").mkdir()
-            lock = _locked(path)
+            lock = _lock_file(path)
         except (OSError, ValueError) as error:
-            said = error.strerror if isinstance(error, OSError) else error
-            raise UserError(f"cannot write to {out}: {said}; choose another folder with --out") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UserError(f"cannot write to {out}: {reason}; choose another folder with --out") from None
         command = shlex.join(["python", "-m", f"experiments.{experiment.split()[0]}", *sys.argv[1:]])
         started = now.isoformat(timespec="seconds")
         run = RunFolder(path, kind(command=command, commit=checkout(), started=started), lock)
@@ -69,7 +69,7 @@ class RunFolder(Generic[R_co]):
         """
         RunFolder.load(path, kind)  # a folder that is none gets no lock
         try:
-            lock = _locked(path)
+            lock = _lock_file(path)
             for part in path.rglob(f"*{PART}"):
                 part.unlink()
         except OSError as error:
@@ -103,13 +103,13 @@ class RunFolder(Generic[R_co]):
         self.record = replaced(self.record, **changes)
 
     def save(self) -> None:
-        """Raises UserError where it cannot be written; what was saved before stays."""
+        """Write run.json. Raises UserError where it cannot; what was saved before stays."""
         try:
             write_atomically(self.path / "run.json", encoded(self.record))
         except OSError as error:
-            said = error.strerror or error
+            reason = error.strerror or error
             raise UserError(
-                f"{self.path}: cannot be written ({said}); it holds what was saved before"
+                f"{self.path}: cannot be written ({reason}); it holds what was saved before"
             ) from error
 
     def warn(self, message: str) -> None:
@@ -140,7 +140,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def part_of(path: Path) -> Path:
-    """Where to write what becomes `path` once it is whole; a name that nobody else writes to."""
+    """The path at which to write what becomes `path` once it is whole; a name that nobody else writes to."""
     return path.with_name(secrets.token_hex(8) + PART)
 
 
@@ -160,8 +160,8 @@ def checkout() -> str | None:
     return git("describe", "--always", "--abbrev=12", "--dirty=-changed", "--exclude=*")
 
 
-def _made(path: Path) -> bool:
-    """False where something is there already."""
+def _mkdir(path: Path) -> bool:
+    """Make the folder; False where something is there already."""
     try:
         path.mkdir()
     except FileExistsError:
@@ -169,7 +169,7 @@ def _made(path: Path) -> bool:
     return True
 
 
-def _locked(folder: Path) -> BinaryIO:
+def _lock_file(folder: Path) -> BinaryIO:
     """A file that is locked while it is open: the lock ends with the process, however that ends.
 
     A file system without locks keeps nobody away. Raises UserError where another process has it.

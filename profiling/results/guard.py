@@ -23,31 +23,31 @@ def _before(e: Environment | None) -> list[str]:
 
 
 def _while_measured(looks: Sequence[MachineLook]) -> list[str]:
-    found = []
+    sentences = []
     busy = [look.busy_elsewhere for look in looks if look.busy_elsewhere > MAX_BUSY_ELSEWHERE]
     if busy:
-        found.append(
+        sentences.append(
             f"other processes kept up to {max(busy):.1f} cores busy ({_in(busy, looks)}): end them, or run "
             "again"
         )
     stolen = [look.stolen for look in looks if look.stolen is not None and look.stolen > MAX_STOLEN]
     if stolen:
-        found.append(
+        sentences.append(
             f"the hypervisor gave up to {max(stolen):.0%} of the cores' time to other machines "
             f"({_in(stolen, looks)}): another time or a machine of your own is steadier"
         )
     swapped = [look.swapped_bytes for look in looks if look.swapped_bytes]
     if swapped:
-        found.append(
+        sentences.append(
             f"{sum(swapped) >> 20} MiB were swapped ({_in(swapped, looks)}): free memory, or take a "
             "smaller model"
         )
     hot = [look.throttled for look in looks if look.throttled]
     if hot:
-        found.append(
+        sentences.append(
             f"cores were throttled for heat {sum(hot)} times ({_in(hot, looks)}): let the machine cool down"
         )
-    return found
+    return sentences
 
 
 def _in(seen: Sequence[float], looks: Sequence[MachineLook]) -> str:

@@ -66,15 +66,15 @@ class Measured:
         self.ttft = _table(FirstToken, record.ttft, [first.ms for first in record.ttft])
 
     def entry(self, variant: str) -> Entry:
-        """What is recorded of a variant, by either of the baseline's names."""
+        """The entry of a variant, by either of the baseline's names."""
         return self.record.variants[variant.removesuffix(AGAIN_SUFFIX)]
 
     def visits(self, variant: str, context: int, width: int | None = None) -> pd.DataFrame:
-        """What was timed of one variant at one context; at full size unless a width is given."""
+        """The visits of one variant at one context, a row each; at full size unless a width is given."""
         return self._visits.get((variant, context, width or self.width), self.samples.iloc[:0])
 
     def single_steps(self, variant: str, context: int) -> NDArray[np.float64]:
-        """All steps of all rounds, ms."""
+        """All steps of all rounds [n], ms."""
         return np.array([ms for steps in self.visits(variant, context).steps_ms for ms in steps], np.float64)
 
     # -- per round ----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class Measured:
         return self.reads(predicted.bytes, pages or entry.pages) if predicted else pd.Series(dtype=float)
 
     def memory_floor_ms(self, variant: str, context: int) -> float | None:
-        """Median over rounds, ms."""
+        """Median over rounds of the memory floor, ms; None where it was not read."""
         return _median(self.memory_floor(variant, context))
 
     def floor(self, variant: str) -> pd.Series:
@@ -107,8 +107,8 @@ class Measured:
         x = [slots[n] for n in self.contexts]
         if len(set(x)) < 2 or rounds.empty:
             return self.steps(variant, self.contexts[0])
-        found = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
-        return found if found.median() > 0 else pd.Series(dtype=float)
+        floors = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
+        return floors if floors.median() > 0 else pd.Series(dtype=float)
 
     # -- intervals ----------------------------------------------------------------------------
 
@@ -129,15 +129,15 @@ class Measured:
         return Duel(record) if record and record.blocks else None
 
     def removed_share(self, parent: str, name: str) -> Interval | None:
-        """What a rung takes off the step of its parent, as a share: from the duel, else from the rounds."""
-        if self.duel is not None and (found := self.duel.drop_share(parent, name)) is not None:
-            return found.interval(self.duel.confidence)
+        """Share of its parent's step that a rung takes off: from the duel, else from the rounds."""
+        if self.duel is not None and (drop := self.duel.drop_share(parent, name)) is not None:
+            return drop.interval(self.duel.confidence)
         context = self.contexts[0]
         ratio = self.ratio(self.steps(name, context), self.steps(parent, context))
         return None if ratio is None else Interval(1 - ratio.high, 1 - ratio.mid, 1 - ratio.low)
 
     def share(self, part: pd.Series, whole: pd.Series) -> Estimate | None:
-        """The typical share within a round."""
+        """The typical share of `part` in `whole` within a round; None for fewer than two rounds."""
         return estimate((part / whole).dropna().to_numpy(dtype=float))
 
     @property
@@ -157,26 +157,26 @@ class Measured:
         return self.difference(self.floor(variant), reads) if len(reads) else None
 
     def excess_narrow(self, variant: str) -> Interval | None:
-        """Step of the narrow model with the same op count, minus its own read, ms."""
+        """Step of the narrow model with the same op count, minus its memory floor, ms."""
         widths = self.samples[self.samples.variant == variant].width
         if widths.empty or widths.min() == self.width:
             return None
         steps = self.steps(variant, self.contexts[0], int(widths.min()))
-        return self.difference(steps, self.own_read(variant, int(widths.min())))
+        return self.difference(steps, self.narrow_memory_floor(variant, int(widths.min())))
 
-    def own_read(self, variant: str, width: int) -> pd.Series:
+    def narrow_memory_floor(self, variant: str, width: int) -> pd.Series:
         """Memory floor of a narrow model of this variant at the smallest context, ms, by round."""
         entry = self.entry(variant)
         n_bytes = entry.narrow_bytes.get(width)
         return pd.Series(dtype=float) if n_bytes is None else self.reads(n_bytes, entry.pages)
 
     def excess_by_width(self, variant: str) -> dict[int, Interval | None]:
-        """Step less its own read, ms, by width, at the smallest context; full size last."""
+        """Step less its memory floor, ms, by width, at the smallest context; full size last."""
         widths = sorted({int(w) for w in self.samples[self.samples.variant == variant].width})
         return {
             width: self.difference(
                 self.steps(variant, self.contexts[0], width),
-                self.own_read(variant, width)
+                self.narrow_memory_floor(variant, width)
                 if width != self.width
                 else self.memory_floor(variant, self.contexts[0]),
             )
@@ -247,7 +247,7 @@ class Measured:
         if not measured:
             return known
         first, parent = self.contexts[0], entry.parent
-        own = self.steps(name, first)
+        by_round = self.steps(name, first)
         removed = self.removed_share(parent, name) if parent else None
         before = self.step_quantiles(parent, first) if parent else None
         floors = self.memory_floor(name, first)
@@ -255,9 +255,9 @@ class Measured:
             known,
             floor_ms=robust_interval(list(self.floor(name))),
             memory_floor_ms=self.memory_floor_ms(name, first),
-            ratio_to_memory_floor=self.ratio(own, floors) if len(floors) else None,
+            ratio_to_memory_floor=self.ratio(by_round, floors) if len(floors) else None,
             ratio_to_parent=Interval(*(1 - x for x in reversed(removed))) if removed else None,
-            ratio_to_baseline=self.ratio(own, self.steps(BASELINE, first)),
+            ratio_to_baseline=self.ratio(by_round, self.steps(BASELINE, first)),
             removed_ms=removed.scaled(before.median) if removed and before else None,
             excess_ms=self.excess_full(name),
             excess_narrow_ms=self.excess_narrow(name),

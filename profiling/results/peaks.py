@@ -27,12 +27,12 @@ def matmul_rate(record: Measurement) -> Interval | None:
 
 def impossible(measured: Measured) -> list[str]:
     """Steps that took less than reading their bytes takes: then the instrument is wrong, not the limit."""
-    found = []
+    sentences = []
     for rung in measured.ladder():
         ratio = rung.ratio_to_memory_floor if rung.measured else None
         if ratio is not None and ratio.high < 1:
-            found.append(
+            sentences.append(
                 f"`{rung.variant}` took {ratio.mid:.2f} times its memory floor, which cannot be: the plain "
                 "read was slower than this machine reads, so its distances to the floor are wrong"
             )
-    return found
+    return sentences

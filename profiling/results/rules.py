@@ -97,7 +97,7 @@ class Numbers:
         return max(abs(low), abs(high))
 
     def as_intervals(self) -> dict[str, Interval | float]:
-        """What `--json` prints of them, ms."""
+        """Intervals of drop, gap and excess, and the noise, by name, ms, as `--json` prints them."""
         parts = {"drop": self.drop, "gap": self.gap, "excess": self.excess}
         return {**{name: self.interval(part) for name, part in parts.items()}, "noise": self.noise}
 
@@ -134,7 +134,7 @@ class Numbers:
 
     @property
     def parts(self) -> dict[str, Interval]:
-        """What the step consists of, ms: the first three sum to it, the fourth is a part of the third."""
+        """Parts of the step by name, ms: the first three sum to it, the fourth is a part of the third."""
         slow, floor = combined((1, self.excess), (-1, self.gap)), self.interval(self.excess)
         divided = {
             "memory floor": Interval(self.step - floor.high, self.step - floor.mid, self.step - floor.low),

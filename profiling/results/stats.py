@@ -30,7 +30,7 @@ class Interval(NamedTuple):
     high: float
 
     def scaled(self, by: float) -> Interval:
-        """In another unit."""
+        """Every number times `by`: the interval in another unit."""
         return Interval(*(by * x for x in self))
 
     def contains(self, value: float) -> bool:
@@ -47,7 +47,7 @@ class Estimate:
     freedom: float
 
     def interval(self, confidence: float = CONFIDENCE) -> Interval:
-        """Two-sided; each end is a one-sided bound at half the error."""
+        """The two-sided interval; each end is a one-sided bound at half the error."""
         from scipy.special import stdtrit  # scipy.stats takes a second to import
 
         half = float(stdtrit(self.freedom, (1 + confidence) / 2)) * self.error
@@ -64,11 +64,11 @@ def estimate(values: Values) -> Estimate | None:
     if n < 2:
         return None
     cut = int(TRIM * n)
-    kept = np.sort(sample)[cut : n - cut]
-    winsorised = np.clip(sample, kept[0], kept[-1])
+    middle = np.sort(sample)[cut : n - cut]
+    winsorised = np.clip(sample, middle[0], middle[-1])
     squares = float(((winsorised - winsorised.mean()) ** 2).sum())
-    error = (squares / (len(kept) * (len(kept) - 1))) ** 0.5 * widening(winsorised)
-    return Estimate(float(kept.mean()), error, len(kept) - 1)
+    error = (squares / (len(middle) * (len(middle) - 1))) ** 0.5 * widening(winsorised)
+    return Estimate(float(middle.mean()), error, len(middle) - 1)
 
 
 def combined(*terms: tuple[float, Estimate]) -> Estimate:
@@ -82,8 +82,8 @@ def combined(*terms: tuple[float, Estimate]) -> Estimate:
 
 def robust_interval(values: Values) -> Interval | None:
     """The estimate of these values with its interval; None for fewer than two."""
-    found = estimate(values)
-    return None if found is None else found.interval()
+    typical = estimate(values)
+    return None if typical is None else typical.interval()
 
 
 def ratio_interval(numerator: Values, denominator: Values) -> Interval | None:
@@ -128,7 +128,7 @@ def intercepts(
 
 @dataclass(frozen=True)
 class Quantiles:
-    """Of single steps."""
+    """Median, p95 and p99 of single steps."""
 
     median: float
     p95: float
@@ -136,5 +136,5 @@ class Quantiles:
 
 
 def quantiles(values: Sequence[float]) -> Quantiles:
-    """By linear interpolation."""
+    """Median, p95 and p99 of the values, by linear interpolation."""
     return Quantiles(*np.quantile(np.asarray(values), [0.5, 0.95, 0.99]).tolist())

@@ -36,7 +36,7 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
         "verdict_bounds": judged.bounds,
         "verdict_blocks": judged.blocks,
         "verdict_blocks_needed": judged.blocks_needed,
-        "predicted_replay": _predicted(predicted) if predicted else None,
+        "predicted_replay": _prediction(predicted) if predicted else None,
         "replay_outcome": _outcome(outcome) if outcome else None,
         "variants": {
             rung.variant: _variant(rung, measured.entry(rung.variant)) for rung in measured.ladder()
@@ -45,7 +45,7 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
     }
 
 
-def _predicted(predicted: PredictedReplay) -> dict[str, object]:
+def _prediction(predicted: PredictedReplay) -> dict[str, object]:
     replay = predicted.replay
     if replay is None:
         return {"from": predicted.parent}

@@ -29,14 +29,14 @@ from variants.ladder import BASELINE
 
 @dataclass(frozen=True)
 class Loops:
-    """What the record says of its loops."""
+    """The numbers of a record's generations: latencies, rates and work."""
 
     record: ThroughputRecord
     config: GPTConfig
 
     @property
     def workload(self) -> Workload:
-        """As it was stored before anything was timed."""
+        """The workload, stored before anything was timed."""
         assert self.record.workload is not None  # stored before anything is timed
         return self.record.workload
 
@@ -64,8 +64,8 @@ class Loops:
     @property
     def timed(self) -> list[str]:
         """Variants with times, in ladder order."""
-        found = {loop.variant for loop in self.record.generations}
-        return [name for name in self.record.variants if name in found]
+        with_times = {loop.variant for loop in self.record.generations}
+        return [name for name in self.record.variants if name in with_times]
 
     def seconds(self, variant: str, prompt: int, new: int) -> float:
         """Median over rounds of the latency of `new` tokens after `prompt` ones, s."""
@@ -81,7 +81,7 @@ class Loops:
         return self.batch * new / self.seconds(variant, self.prompt, new)
 
     def work(self, variant: str, new: int) -> Work:
-        """Of one row's loop."""
+        """Work of one row's loop."""
         return (naive_loop if variant == "naive" else cached_loop)(self.prompt, new)
 
     def flops(self, variant: str, new: int) -> int:
@@ -154,7 +154,7 @@ class Roofline:
 
     @property
     def peaks(self) -> Peaks:
-        """What this machine reached before anything was timed."""
+        """The peaks of this machine, measured before anything was timed."""
         assert self.record.peaks is not None  # measured before anything is timed
         return self.record.peaks
 
@@ -177,7 +177,7 @@ class Roofline:
         return DTYPE_BYTES[self.record.model.precision]
 
     def step_ms(self, batch: int) -> float:
-        """Median over rounds of their median steps."""
+        """Median over rounds of their median steps, ms."""
         return median(self._steps(batch))
 
     def step(self, batch: int) -> Interval | None:
@@ -189,16 +189,16 @@ class Roofline:
         return [median(s.steps_ms) for s in self.record.samples if (s.variant, s.batch, s.context) == at]
 
     def tokens_per_s(self, batch: int) -> float:
-        """Of all rows together, by the median step."""
+        """Tokens a second, all rows together, by the median step."""
         return 1e3 * batch / self.step_ms(batch)
 
     def memory_ms(self, batch: int) -> float:
-        """What reading the bytes of a step takes at the measured peak."""
-        return self._predicted(batch).memory_ms
+        """Time of reading a step's bytes at the measured peak, ms."""
+        return self._prediction(batch).memory_ms
 
     def compute_ms(self, batch: int) -> float:
-        """What the arithmetic of a step takes at the measured peak."""
-        return self._predicted(batch).arithmetic_ms
+        """Time of a step's arithmetic at the measured peak, ms."""
+        return self._prediction(batch).arithmetic_ms
 
     def cache_bytes(self, batch: int) -> int:
         """Bytes of the keys and values of all rows, at full capacity."""
@@ -206,19 +206,19 @@ class Roofline:
         assert size is not None  # what has times is proven, and what is proven has all of these
         return size
 
-    def _predicted(self, batch: int) -> StepPrediction:
+    def _prediction(self, batch: int) -> StepPrediction:
         predicted = self.record.batches[batch].prediction
         assert predicted is not None
         return predicted
 
     def decode(self) -> Phase:
         """A step of one row."""
-        predicted = self._predicted(1)
+        predicted = self._prediction(1)
         name = f"decode at {self.context}"
         return Phase(name, 1, self.step_ms(1), predicted.macs, predicted.bytes)
 
     def prefills(self) -> list[Phase]:
-        """One row over prompt length: all keys are scored, the last position's logits kept."""
+        """Prefills of one row, by prompt length: all keys are scored, the last position's logits kept."""
         return [self._prefill(n) for n in self.prompts]
 
     def _prefill(self, n: int) -> Phase:

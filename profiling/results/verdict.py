@@ -54,7 +54,7 @@ class Verdict:
 
     @property
     def sentence(self) -> str:
-        """What can be said whatever the word: the share that launching explains, and where the rest is."""
+        """Share of the excess that launching explains, and where the rest is; it holds whatever the word."""
         n, bounds = self.numbers, self.bounds
         if n is None:
             return f"{self.rule[:1].upper()}{self.rule[1:]}."
@@ -95,7 +95,7 @@ def verdict(measured: Measured) -> Verdict:
         return Verdict(word, "no rung that replays the step without launches was measured")
     trace, duel = variants[parent].trace, measured.duel
     traces = [*([trace] if trace else []), *(duel.traces if duel else ())]
-    problems = [problem for found in traces for problem in found.problems]
+    problems = [problem for one in traces for problem in one.problems]
     if problems:
         return Verdict(UNDECIDED, f"unreliable trace: {problems[0]}", replay, parent)
     if not traces:
@@ -144,7 +144,7 @@ def _gap_of_one_trace(measured: Measured, parent: str) -> Estimate | None:
 
 
 def busy_ms(trace: Trace, plain_ms: float) -> float:
-    """Time in which ops computed, per step, without the profiler's own share.
+    """Time per step in which ops computed, ms, without the profiler's own share.
 
     The profiler costs about the same for every event, so of what it adds to a step the computing ops on a
     CPU carry their share of the events; device events of a GPU are timed by the device and carry none.

@@ -54,7 +54,7 @@ def plan(
 
 
 def doubling(shape: ModelShape, kv: KvFormat, context: int) -> dict[str, float]:
-    """What becomes how many times as large when the context doubles."""
+    """Factors by which bytes and work grow when the context doubles, by what they are of."""
     n = context
     return {
         "cache of a request": kv_bytes(shape, 2 * n, kv) / kv_bytes(shape, n, kv),

@@ -31,13 +31,13 @@ KV_FORMATS = {
 
 
 def kv_token_bytes(shape: ModelShape, kv: KvFormat) -> int:
-    """Keys and values of one token in all layers, while no window is full."""
+    """Bytes of the keys and values of one token in all layers, while no window is full."""
     return kv_bytes(shape, 1, kv)
 
 
 def kv_bytes(shape: ModelShape, tokens: int, kv: KvFormat, batch: int = 1) -> int:
-    """The cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * element bytes for
-    every layer and every token that it keeps."""
+    """Bytes of the cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * element
+    bytes for every layer and every token that it keeps."""
     tokens_held = sum(tokens if window is None else min(tokens, window) for window in shape.windows)
     return 2 * shape.n_kv_head * (shape.head_dim * kv.element_bytes + kv.scale_bytes) * tokens_held * batch
 

@@ -46,8 +46,8 @@ def change(study: Study, name: str) -> str:
     if entry.difference is None or entry.parent is None:
         return "the root"
     slot, before, after = entry.difference
-    own = f" (brings its own {', '.join(entry.owns)})" if entry.owns else ""
-    return f"{slot}: {before} → {after} (from {code(entry.parent)}){own}"
+    slots = f" (brings its own {', '.join(entry.owns)})" if entry.owns else ""
+    return f"{slot}: {before} → {after} (from {code(entry.parent)}){slots}"
 
 
 def _steps(study: Study, rung: Rung) -> list[str]:
@@ -132,20 +132,20 @@ def _ratios(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
 
 
 def effects(study: Study) -> Section | None:
-    found = measured_effects(study.measured)
-    if not found:
+    rungs = measured_effects(study.measured)
+    if not rungs:
         return None
     rows = [
         [
             code(e.variant),
             e.removes,
-            e.found,
+            e.claim,
             interval(e.removed),
             number(e.noise),
             percent(e.share) if e.share is not None else "",
             interval(e.left),
         ]
-        for e in found
+        for e in rungs
     ]
     heads = [
         "rung",
@@ -175,8 +175,8 @@ QUANTITIES = {"short": "step at {short}", "long": "step at {long}", "ttft": "TTF
 
 
 def expectations(study: Study) -> Section | None:
-    found = measured_expectations(study.measured)
-    if not found:
+    moves = measured_expectations(study.measured)
+    if not moves:
         return None
     at = {"short": study.short, "long": study.measured.contexts[-1]}
     rows = [
@@ -188,7 +188,7 @@ def expectations(study: Study) -> Section | None:
             interval(e.ratio),
             percent(e.noise),
         ]
-        for e in found
+        for e in moves
     ]
     return Section(
         "Where rungs should matter and where not",
