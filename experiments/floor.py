@@ -189,7 +189,7 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
     from profiling.results.metrics import Measured
     from reports.build import build, study
     from reports.printers.console import rich_tables, show_section
-    from reports.sections.brief import expected, ladder_table
+    from reports.sections.brief import ladder_table, predicted_steps
 
     def ladder_so_far() -> Any:
         table = ladder_table(Measured(runner.record))
@@ -204,7 +204,7 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
             runner.describe(arguments.model)
             runner.prepare()
             progress.pause()
-            show_section(console, expected(study(runner.run)))
+            show_section(console, predicted_steps(study(runner.run)))
             if not arguments.no_trace:
                 runner.predict_replay()
             runner.measure()

@@ -23,9 +23,9 @@ OLDEST, NEWEST = (3, 11), (3, 14)
 def main(folder: str, extras: str, index: str) -> int:
     if not OLDEST <= sys.version_info[:2] <= NEWEST:
         wanted = " to ".join(f"{major}.{minor}" for major, minor in (OLDEST, NEWEST))
-        found = platform.python_version()
+        version = platform.python_version()
         print(
-            f"{sys.executable} is Python {found}; needed is {wanted}: make ... PYTHON=python3.13",
+            f"{sys.executable} is Python {version}; needed is {wanted}: make ... PYTHON=python3.13",
             file=sys.stderr,
         )
         return 2
@@ -62,8 +62,8 @@ def compiler() -> str:
     """Whether there is a C++ compiler, and what it is for."""
     use = "builds the rungs `compile` and `onelaunch` on first use, half a minute each"
     names = (os.environ.get("CXX"), "c++", "g++", "clang++")
-    found = [shutil.which(name) for name in names if name and shutil.which(name)]
-    return f"{found[0]} {use}" if found else f"none found (g++): it {use}; without it they are left out"
+    paths = [shutil.which(name) for name in names if name and shutil.which(name)]
+    return f"{paths[0]} {use}" if paths else f"none found (g++): it {use}; without it they are left out"
 
 
 if __name__ == "__main__":

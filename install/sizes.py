@@ -40,12 +40,12 @@ def main() -> None:
     parser.add_argument("--cpu-index", default=CPU_INDEX)
     parser.add_argument("--cpu-python", default=PYTHON, help="a Python that the index has a wheel for")
     arguments = parser.parse_args()
-    rows = [measured(system, extras, PYTHON, None) for system in SYSTEMS for extras in EXTRAS]
-    rows += [measured("Linux x86_64", extras, arguments.cpu_python, arguments.cpu_index) for extras in EXTRAS]
+    rows = [size_row(system, extras, PYTHON, None) for system in SYSTEMS for extras in EXTRAS]
+    rows += [size_row("Linux x86_64", extras, arguments.cpu_python, arguments.cpu_index) for extras in EXTRAS]
     SIZES.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
 
 
-def measured(system: str, extras: str, python: str, cpu_index: str | None) -> dict[str, Any]:
+def size_row(system: str, extras: str, python: str, cpu_index: str | None) -> dict[str, Any]:
     """One row: packages, bytes loaded (files of the index) and bytes on disk (installed)."""
     with tempfile.TemporaryDirectory(dir=ROOT) as scratch:
         lock, site = Path(scratch) / "pylock.toml", Path(scratch) / "site"

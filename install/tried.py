@@ -34,12 +34,12 @@ def pytest_terminal_summary(
         return
     counts = [str(len(terminalreporter.stats.get(outcome, []))) for outcome in ("passed", "skipped")]
     system = f"{platform.system()} {platform.machine()}"
-    found = (platform.python_version(), torch.__version__, triton(), system, config.getoption("--tried"))
+    here = (platform.python_version(), torch.__version__, triton(), system, config.getoption("--tried"))
     rows = json.loads(ROWS.read_text("utf-8")) if ROWS.exists() else []
-    others = [row for row in rows if tuple(row[:5]) != found]
-    rows = sorted([*others, [*found, *counts]])
+    others = [row for row in rows if tuple(row[:5]) != here]
+    rows = sorted([*others, [*here, *counts]])
     ROWS.write_text(json.dumps(rows, indent=1) + "\n", "utf-8")
-    README.write_text(filled(README.read_text("utf-8"), rows), "utf-8")
+    README.write_text(with_table(README.read_text("utf-8"), rows), "utf-8")
 
 
 def triton() -> str:
@@ -49,7 +49,7 @@ def triton() -> str:
         return "none"
 
 
-def filled(text: str, rows: list[list[str]]) -> str:
+def with_table(text: str, rows: list[list[str]]) -> str:
     """README with the table of these rows."""
     lines = [HEADS, ("---",) * len(HEADS), *rows]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -8,7 +8,7 @@ from reports.numbers import number
 
 
 def alt(figure: Figure) -> str:
-    """Its own words, else those that its curves and bars make."""
+    """What a figure shows, in words: its own, else those that its curves and bars make."""
     if figure.alt or isinstance(figure.picture, Steps):
         return figure.alt
     return "; ".join(

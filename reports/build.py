@@ -51,7 +51,7 @@ def page_of(path: Path, drawn: Mapping[str, Steps | None] | None = None) -> Page
 
 
 def study(run: RunFolder[FloorRecord], timeline: Steps | None = None) -> Study:
-    """What the sections are made from."""
+    """The study of a run, from which the sections are made: numbers, verdict, traces and picture."""
     measured = Measured(run.record)
     traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
     return Study(measured, verdict(measured), str(run.path), traces, timeline)
@@ -66,20 +66,23 @@ def page(study: Study) -> Page:
 
 
 def _timeline(run: RunFolder[FloorRecord], drawn: Mapping[str, Steps | None] | None) -> Steps | None:
-    """From the traces, kept as small data beside the figures; from there where the traces are gone."""
-    kept = run.path / "figures" / "timeline.json"
-    made = op_by_op.timeline(run, drawn)
-    if made is not None:
+    """The picture of one step op by op, from the traces, or from its file where these are gone.
+
+    The file lies beside the figures and is written whenever there are traces.
+    """
+    file = run.path / "figures" / "timeline.json"
+    steps = op_by_op.timeline(run, drawn)
+    if steps is not None:
         try:
-            kept.parent.mkdir(exist_ok=True)
-            write_atomically(kept, msgspec.json.encode(made))
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, msgspec.json.encode(steps))
         except OSError as error:
             raise UserError(f"{run.path}: cannot be written ({error.strerror or error})") from error
-        return made
+        return steps
     try:
-        return msgspec.json.decode(kept.read_bytes(), type=Steps) if kept.exists() else None
+        return msgspec.json.decode(file.read_bytes(), type=Steps) if file.exists() else None
     except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise UserError(f"{kept}: {one_line(error)}; remove it, or make it from the traces") from None
+        raise UserError(f"{file}: {one_line(error)}; remove it, or make it from the traces") from None
 
 
 def main(argv: Sequence[str] | None = None) -> None:

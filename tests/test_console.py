@@ -23,7 +23,7 @@ from profiling.results.metrics import Measured
 from profiling.results.record import FloorRecord, decoded
 from reports.build import study
 from reports.printers.console import print_blocks, rich_tables, show, show_section
-from reports.sections.brief import brief, expected, ladder_table
+from reports.sections.brief import brief, ladder_table, predicted_steps
 from variants.ladder import ladder
 
 ESCAPE = "\x1b"
@@ -67,7 +67,7 @@ def live(run: RunFolder) -> Any:
 
 TABLES: dict[str, Callable[[Console, RunFolder], None]] = {
     "list": lambda console, run: print_blocks(console, [floor._list(ladder(), "cpu")]),
-    "prediction": lambda console, run: show_section(console, expected(study(run))),
+    "prediction": lambda console, run: show_section(console, predicted_steps(study(run))),
     "summary": summary,
     "live": lambda console, run: console.print(live(run)),
 }
@@ -190,4 +190,4 @@ def test_progress_takes_any_count(done: int, total: int, seconds: float) -> None
     progress = ProgressLine(quiet=True)
     progress.started -= seconds
     progress("anything", done, total)
-    assert progress._left() == "" or progress._left().endswith(" left")
+    assert progress._time_left() == "" or progress._time_left().endswith(" left")

@@ -48,7 +48,7 @@ def test_a_missing_compiler_is_said(monkeypatch) -> None:
 
 def test_the_readme_shows_what_was_tried() -> None:
     text, rows = (ROOT / "README.md").read_text("utf-8"), json.loads(tried.ROWS.read_text("utf-8"))
-    assert tried.filled(text, rows) == text
+    assert tried.with_table(text, rows) == text
     pins = pinned(PINS.read_text("utf-8"))
     assert {row[2] for row in rows if row[1].partition("+")[0] == pins["torch"]} <= {pins["triton"]}
 

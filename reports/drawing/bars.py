@@ -23,7 +23,7 @@ TEXT_IN = 0.066  # width of a character of a bar's text
 
 
 def draw_bars(panels: Sequence[Bars]) -> Figure:
-    """Panels of the same rows beside each other."""
+    """A figure of panels of the same rows beside each other."""
     rows = _rows(panels[0].rows)
     figure = Figure(figsize=(WIDTH_IN, 1.1 + 0.27 * len(rows)), layout="constrained")
     places = figure.subplots(1, len(panels), sharey=True, squeeze=False).flatten()
@@ -87,10 +87,10 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
     """The parts one after the other; returns where the bar ends on the picture."""
     left = 0.0
     for part, length in bar.parts.items():
-        shown = min(length, cut - left)
-        if shown > 0:
-            axes.barh(row, shown, THICK, left=left, color=colour(part), edgecolor=PAPER, linewidth=0.4)
-            left += shown
+        visible = min(length, cut - left)
+        if visible > 0:
+            axes.barh(row, visible, THICK, left=left, color=colour(part), edgecolor=PAPER, linewidth=0.4)
+            left += visible
     if sum(bar.parts.values()) > cut:  # two strokes through it: the text says how long it is
         for at in (0.955, 0.97):
             axes.plot([cut * at, cut * (at + 0.008)], [row + 0.45, row - 0.45], color=PAPER, linewidth=2)
@@ -102,17 +102,17 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
     return max(left, bar.mark or 0.0)
 
 
-def draw_steps(shown: Steps) -> Figure:
-    lines = sum(1 + len(step.rows) for step in shown.steps)
+def draw_steps(picture: Steps) -> Figure:
+    lines = sum(1 + len(step.rows) for step in picture.steps)
     figure = Figure(figsize=(WIDTH_IN, 1.3 + 0.42 * lines), layout="constrained")
     axes = figure.subplots()
     height, labels, used = 0, [], dict[str, None]()
-    for step in shown.steps:
+    for step in picture.steps:
         # beside a device what no op covers is no part
         outside = [] if step.rows else [(0.0, step.length_us, None, None)]
         host = [bar for depth in [outside, *step.host] for bar in depth]
         for label, bars in [(step.variant, host), *((r.label, r.bars) for r in step.rows)]:
-            kinds = ["python" if bar[2] is None else shown.kinds[bar[2]] for bar in bars]
+            kinds = ["python" if bar[2] is None else picture.kinds[bar[2]] for bar in bars]
             spans = [(bar[0] / 1e3, bar[1] / 1e3) for bar in bars]
             shades = [colour(kind) for kind in kinds]
             axes.broken_barh(spans, (height - 0.38, 0.76), facecolors=shades, linewidth=0, rasterized=True)
@@ -121,7 +121,7 @@ def draw_steps(shown: Steps) -> Figure:
             height += 1
     axes.set_yticks(range(height), labels)
     axes.set_ylim(height - 0.4, -0.6)
-    axes.set_xlim(0, max(step.length_us for step in shown.steps) / 1e3 * 1.01)
+    axes.set_xlim(0, max(step.length_us for step in picture.steps) / 1e3 * 1.01)
     axes.grid(axis="y", visible=False)
     axes.set_xlabel("ms from the step's start")
     handles = [Patch(color=colour(kind), label=kind.replace("_", " ")) for kind in used]

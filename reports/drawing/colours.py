@@ -36,5 +36,5 @@ MEANING = {
 
 
 def colour(part: str) -> str:
-    """Of a part, an op's class, a call or a device event."""
+    """The colour of a part, an op's class, a call or a device event."""
     return MEANING.get(part, GREY)

@@ -24,7 +24,7 @@ Style = dict[str, Any]
 
 
 def draw_curves(panels: Sequence[Curves]) -> Figure:
-    """Up to two beside each other with the names beside the last, more in two columns with a key above."""
+    """Panels as a figure: two side by side with names beside the last, more in two columns under a key."""
     styles = _styles(panels)
     rows = -(-len(panels) // 2)
     figure = Figure(figsize=(WIDTH_IN, _height_in(panels, rows)), layout="constrained")

@@ -69,17 +69,17 @@ def _print(console: Console, block: Block) -> None:
 def rich_tables(table: Table, width: int) -> list[RichTable]:
     """A table as one that fits into `width`, or as several: each with the text and as many numbers as fit."""
     text, numbers = [*range(table.text_columns)], [*range(table.text_columns, len(table.columns))]
-    made: list[RichTable] = []
-    while numbers or not made:
+    tables: list[RichTable] = []
+    while numbers or not tables:
         for count in range(len(numbers), -1, -1):
             columns = [*text, *numbers[: max(count, 1)]]
             widths = _widths(table, columns, width)
             if widths:
                 break
         widths = widths or _widths(table, columns, width, least_text=1)
-        made.append(_rich(table, columns, widths, title="" if made else table.title))
+        tables.append(_rich(table, columns, widths, title="" if tables else table.title))
         numbers = numbers[len(columns) - len(text) :]
-    return made
+    return tables
 
 
 def _widths(
@@ -114,19 +114,19 @@ def _longest(texts: Iterable[Sequence[str]]) -> int:
 
 def _rich(table: Table, columns: Sequence[int], widths: Sequence[int] | None, title: str) -> RichTable:
     """`widths` None: as rich divides them, breaking whatever must break."""
-    made = RichTable(
+    rich_table = RichTable(
         title=_text(title) if title else None, title_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
     for number, column in enumerate(columns):
-        made.add_column(
+        rich_table.add_column(
             _text(table.columns[column]),
             justify="left" if column < table.text_columns else "right",
             overflow="fold",
             width=widths[number] if widths else None,
         )
     for row in table.rows:
-        made.add_row(*(_cell(row[column]) for column in columns))
-    return made
+        rich_table.add_row(*(_cell(row[column]) for column in columns))
+    return rich_table
 
 
 def _cell(text: str) -> Text:

@@ -18,7 +18,7 @@ from reports.printers.marks import marked, printable
 
 
 def html(page: Page, inline: Mapping[str, Markup]) -> str:
-    """`inline`: the SVG of each figure by name."""
+    """The page as one HTML file; `inline`: the SVG of each figure by name."""
     return _environment().get_template("report.html.jinja").render(page=page, ids=_ids(page), inline=inline)
 
 

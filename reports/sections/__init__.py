@@ -43,5 +43,5 @@ SECTIONS: tuple[Callable[[Study], Section | None], ...] = (
 
 
 def sections(study: Study) -> list[Section]:
-    """All that have something to say."""
-    return [made for section in SECTIONS if (made := section(study)) is not None]
+    """The sections that have something to say, in the order of the report."""
+    return [section for make in SECTIONS if (section := make(study)) is not None]

@@ -70,7 +70,7 @@ def environment(study: Study) -> Section | None:
 
 
 def _gpu(gpu: Gpu) -> str:
-    """What it is and was set to, as far as anybody said."""
+    """The GPU and its settings in one line; "unknown" where no tool told."""
     cache = None if gpu.l2_bytes is None else f"L2 {number(gpu.l2_bytes / 1e6)} MB"
     clocks = [
         None if value is None else f"{what} up to {number(value)} {unit}"
@@ -80,14 +80,14 @@ def _gpu(gpu: Gpu) -> str:
             ("power", gpu.power_limit_w, "W"),
         )
     ]
-    said = [
+    facts = [
         f"driver {gpu.driver or 'unknown'}, runtime {gpu.runtime or 'unknown'}, capability {gpu.capability}",
         f"{gpu.multiprocessors} multiprocessors",
         *(part for part in (cache, *clocks) if part),
         f"MIG {gpu.mig or 'unknown'}, persistence mode {gpu.persistence or 'unknown'}",
         f"TF32 products {'on' if gpu.matmul_tf32 else 'off'}, in cuDNN {'on' if gpu.cudnn_tf32 else 'off'}",
     ]
-    return "; ".join(said)
+    return "; ".join(facts)
 
 
 def _model(model: Model) -> str:

@@ -17,7 +17,7 @@ from variants.ladder import BASELINE
 
 def answer(study: Study) -> Section:
     numbers = study.judged.numbers
-    return Section(QUESTION, [*said(study), *([_divided(study, numbers)] if numbers else [])])
+    return Section(QUESTION, [*said(study), *([_step_figure(study, numbers)] if numbers else [])])
 
 
 def judging(study: Study) -> Section | None:
@@ -28,7 +28,7 @@ def judging(study: Study) -> Section | None:
 
 
 def said(study: Study) -> list[Sentence]:
-    """For who wants to know, and for who wants to check; before that, if the run is unfinished."""
+    """The answer for who wants to know and for who wants to check, and what to beware of."""
     judged = study.judged
     unfinished = (
         "**This run is unfinished**: it is still running, or it was interrupted. What it has not measured is "
@@ -43,11 +43,11 @@ def said(study: Study) -> list[Sentence]:
 
 
 def beware(study: Study) -> list[str]:
-    """What was wrong with the machine or with the instrument while this was measured, and what to do."""
+    """A sentence for all that was wrong with machine or instrument meanwhile, and what to do."""
     return [*impossible(study.measured), *disturbances(study.record)]
 
 
-def _divided(study: Study, n: Numbers) -> Figure:
+def _step_figure(study: Study, n: Numbers) -> Figure:
     rows = []
     for part, (low, mid, high) in n.parts.items():
         low, mid = max(0.0, low), max(0.0, mid)
@@ -67,7 +67,7 @@ def _rules() -> list[Block]:
 
 
 def _gain(study: Study) -> str:
-    """What one gets on this machine, in one sentence."""
+    """One sentence: the fastest proven variant beside plain cached decoding; "" without times."""
     best = fastest(study.measured, study.measured.precision)
     rung = study.measured.rung(best) if best else None
     base = study.measured.rung(BASELINE) if BASELINE in study.timed else None
@@ -118,16 +118,16 @@ def _row(name: str, what: str, value: Interval | None) -> list[str]:
 def next_steps(study: Study) -> Section | None:
     if not study.timed:
         return None
-    found = advice(study.measured)
+    suggestions = advice(study.measured)
     blocks: list[Block] = []
-    if found:
+    if suggestions:
         rows = [
             [
                 a.what,
                 a.rule,
                 interval(a.gain_ms) if isinstance(a.gain_ms, Interval) else f"at most {number(a.gain_ms)}",
             ]
-            for a in found
+            for a in suggestions
         ]
         blocks.append(
             Table(["what", "how the gain is known", "expected gain, ms per token"], rows, text_columns=2)

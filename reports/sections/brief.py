@@ -9,12 +9,12 @@ from profiling.results.verdict import QUESTION
 from reports.numbers import interval, number
 from reports.sections.about import not_measured, warnings
 from reports.sections.answer import said
-from reports.sections.floor import PREDICTED, predicted
+from reports.sections.floor import PREDICTED, prediction_cells
 from reports.study import Study
 
 
 def brief(study: Study) -> Page:
-    """For 80 columns; the whole is in the report."""
+    """The page for a console of 80 columns; the whole is in the report."""
     ladder = ladder_table(study.measured)
     measured: list[Block] = [ladder] if ladder else []
     if study.timed:
@@ -28,16 +28,16 @@ def brief(study: Study) -> Page:
     return Page("", [section for section in sections if section])
 
 
-def ladder_table(found: Measured) -> Table | None:
+def ladder_table(measured: Measured) -> Table | None:
     """Steps by context, median and below it p95 and p99; None before anything is measured."""
     rows = []
-    for rung in found.ladder():
+    for rung in measured.ladder():
         if rung.measured:
             ratio = rung.ratio_to_memory_floor
             steps = [_quantiles(step) for step in rung.steps.values()]
             floor = number(rung.memory_floor_ms)
             rows.append([rung.variant, *steps, floor, number(ratio.mid if ratio else None)])
-    heads = ["variant", *(f"ctx {n}" for n in found.contexts), "floor", "x floor"] if rows else []
+    heads = ["variant", *(f"ctx {n}" for n in measured.contexts), "floor", "x floor"] if rows else []
     return Table(heads, rows, title="Step, ms: median, below it p95/p99") if rows else None
 
 
@@ -47,10 +47,10 @@ def _quantiles(step: Quantiles | None) -> str:
     return f"{number(step.median)}\n{number(step.p95)}/{number(step.p99)}"
 
 
-def expected(study: Study) -> Section:
-    """What the steps should cost, before anything is timed."""
+def predicted_steps(study: Study) -> Section:
+    """The section of what the steps should cost, for the console before anything is timed."""
     context, peaks = study.short, study.record.peaks
-    rows = [[name, *cells] for name, cells in predicted(study).items()]
+    rows = [[name, *cells] for name, cells in prediction_cells(study).items()]
     table = Table(["variant", *PREDICTED], rows, title=f"Predicted step at context {context}")
     rate = number(peaks.read_gb_per_s if peaks else None)
     return Section("Predicted", [table, Bullets([f"from a read rate of {rate} GB/s measured now"])])

@@ -29,7 +29,7 @@ def price(study: Study) -> Section | None:
     built = {name: (e, e.memory) for name, e in study.variants.items() if e.memory}
     if not built:
         return None
-    shown = {
+    columns = {
         name: size for name, size in COLUMNS.items() if any(size(m) is not None for _, m in built.values())
     }
     rows = [
@@ -37,7 +37,7 @@ def price(study: Study) -> Section | None:
             code(name),
             number(e.warm_up_s),
             _compiled_steps(e),
-            *(megabytes(size(m)) for size in shown.values()),
+            *(megabytes(size(m)) for size in columns.values()),
         ]
         for name, (e, m) in built.items()
     ]
@@ -58,7 +58,7 @@ def price(study: Study) -> Section | None:
                 "Compiled steps: what was compiled, recorded or captured, one per bucket of slots, seconds "
                 "each."
             ),
-            Table(["variant", "warm-up, s", "compiled steps, s", *(f"{name}, MB" for name in shown)], rows),
+            Table(["variant", "warm-up, s", "compiled steps, s", *(f"{name}, MB" for name in columns)], rows),
         ],
     )
 

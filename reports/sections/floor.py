@@ -113,7 +113,7 @@ def memory_floor(study: Study) -> Section | None:
 PREDICTED = ("MB read", "M MACs", "computing ops", "memory, ms", "arithmetic, ms")
 
 
-def predicted(study: Study) -> dict[str, list[str]]:
+def prediction_cells(study: Study) -> dict[str, list[str]]:
     """By variant what its step at the smallest context should need and cost, as `PREDICTED` names it."""
     rows = {}
     for name, entry in study.variants.items():
@@ -131,7 +131,7 @@ def predicted(study: Study) -> dict[str, list[str]]:
 
 def prediction(study: Study) -> Section | None:
     rows = []
-    for name, cells in predicted(study).items():
+    for name, cells in prediction_cells(study).items():
         floor = study.measured.memory_floor_ms(name, study.short)
         step = study.measured.step_quantiles(name, study.short)
         rows.append([code(name), *cells, number(floor), number(step.median if step else None)])

@@ -50,7 +50,7 @@ def _bars(traced: dict[str, dict[str, float]]) -> Bars:
 
 def _parts_table(study: Study, traces: dict[str, Trace], kinds: list[str]) -> Table:
     counts = {name: asdict(trace.counts) for name, trace in traces.items()}
-    seen = [what for what in COUNTS if any(found[what] for found in counts.values())]
+    seen = [what for what in COUNTS if any(of_trace[what] for of_trace in counts.values())]
     rows = [
         [
             code(name),
@@ -87,7 +87,7 @@ def _rest(study: Study) -> list[Block]:
 
 
 def phases(study: Study) -> Section | None:
-    """Inside the steps that are one launch."""
+    """The section on the phases of the steps that are one launch; None where there is none."""
     inside = {name: study.variants[name].trace for name in study.timed}
     known = {name: trace.phases for name, trace in inside.items() if trace and trace.phases}
     if not known:
@@ -106,7 +106,7 @@ def phases(study: Study) -> Section | None:
 
 def _gains(study: Study, phases: dict[str, dict[str, Phase]]) -> list[Block]:
     """What one launch takes off its parent's step is more than launches: divided where the gap is known."""
-    judged, said = study.judged, []
+    judged, sentences = study.judged, []
     for name, of_launch in phases.items():
         rung, parent = study.measured.rung(name), judged.parent
         step = rung.steps[study.short]
@@ -121,13 +121,13 @@ def _gains(study: Study, phases: dict[str, dict[str, Phase]]) -> list[Block]:
         outside = max(0.0, step.median - sum(p.slowest_us for p in of_launch.values()) / 1e3)
         launching = judged.numbers.gap.mid - outside
         inside = rung.removed_ms.mid - launching
-        said.append(
+        sentences.append(
             f"{code(name)} takes {number(rung.removed_ms.mid)} ms off the step of {code(parent)}: "
             f"{number(launching)} ms of launching (the gap of {code(parent)} less the {number(outside)} ms "
             f"that {code(name)} spends outside its phases) and {number(inside)} ms inside the operations, "
             "by other products, threads and reads"
         )
-    return [Bullets(said)] if said else []
+    return [Bullets(sentences)] if sentences else []
 
 
 def _phase(phase: Phase | None) -> str:
