@@ -21,12 +21,12 @@ from variants.errors import UserError
 
 def questions() -> dict[str, str]:
     """Module name -> the question that its docstring opens with; nothing is imported."""
-    found = {}
+    by_module = {}
     for file in sorted(Path(__file__).parent.glob("[!_]*.py")):
         docstring = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
         first, _, _ = docstring.partition("\n\n")
-        found[file.stem] = " ".join(first.removeprefix("Question: ").split())
-    return found
+        by_module[file.stem] = " ".join(first.removeprefix("Question: ").split())
+    return by_module
 
 
 def main(argv: Sequence[str] | None = None) -> None:

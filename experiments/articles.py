@@ -41,12 +41,12 @@ class Done:
     name: str
     claims: Sequence[Claim] = ()
     page: Page | None = None
-    said: str = ""
+    answer: str = ""
     failure: str = ""
 
     @property
     def verdict(self) -> str:
-        return f"failed: {self.failure}" if self.failure else self.said
+        return f"failed: {self.failure}" if self.failure else self.answer
 
 
 def parser() -> argparse.ArgumentParser:
@@ -80,13 +80,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             progress(name, number, len(names))
             done.append(experiment(name, arguments, run.path / "runs"))
     results = {d.name: ExperimentResult(d.verdict, d.failure) for d in done}
-    run.update(claims=merged(done), experiments=results)
+    run.update(claims=merged_claims(done), experiments=results)
     publish(arguments, run, page(run.record, done), **counts(run.record.claims), experiments=results)
     return 1 if any(d.failure for d in done) else 0
 
 
 def _chosen(only: Sequence[str]) -> list[str]:
-    """The experiments that exist here, or those asked for."""
+    """The experiments of these names, or all, as far as they exist here."""
     unknown = [name for name in only if name not in ORDER]
     if unknown:
         raise UserError(f"--only {', '.join(unknown)}: expected of {', '.join(ORDER)}")
@@ -98,9 +98,9 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
     """Run one experiment in a process of its own: a first matmul is the first, a crash is its own."""
     flags = ["--json", "--quiet", "--out", str(out)]
     if name not in COMPUTED:
-        given = {flag: getattr(arguments, flag) for flag in PASSED_ON}
+        values = {flag: getattr(arguments, flag) for flag in PASSED_ON}
         flags += [
-            part for flag, value in given.items() if value is not None for part in (f"--{flag}", str(value))
+            part for flag, value in values.items() if value is not None for part in (f"--{flag}", str(value))
         ]
         flags += [] if arguments.full else ["--quick"]
     command = (sys.executable, "-m", f"experiments.{name}", *flags)
@@ -114,10 +114,10 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
     return Done(name, record.claims, record.page, result.found["verdict"])
 
 
-def merged(done: Iterable[Done]) -> list[Claim]:
+def merged_claims(done: Iterable[Done]) -> list[Claim]:
     """Every published figure once, in the articles' order: as found, or as not measured."""
-    found = {claim.key: replace(claim, experiment=d.name) for d in done for claim in d.claims}
-    return sorted((found.get(key) or _not_measured(key) for key in PUBLISHED), key=lambda c: c.article)
+    by_key = {claim.key: replace(claim, experiment=d.name) for d in done for claim in d.claims}
+    return sorted((by_key.get(key) or _not_measured(key) for key in PUBLISHED), key=lambda c: c.article)
 
 
 def _not_measured(key: str) -> Claim:
@@ -135,7 +135,7 @@ def _not_measured(key: str) -> Claim:
 
 
 def counts(claims: Sequence[Claim]) -> dict[str, int]:
-    """How many hold, do not, and were not measured."""
+    """Numbers of claims by what became of them: all, hold, differ, not measured."""
     outcomes = [claim.holds for claim in claims]
     return {
         "figures": len(claims),
@@ -175,8 +175,8 @@ def page(record: ArticlesRecord, done: Sequence[Done]) -> Page:
         sections.append(Section(f"Article {article}", of_it, detail=True))
     for d in done:
         if d.page:
-            shown: list[Block] = [Sentence(f"**{d.verdict}**"), *d.page.sections[1].blocks]
-            sections.append(Section(f"experiments.{d.name}", shown, detail=True))
+            blocks: list[Block] = [Sentence(f"**{d.verdict}**"), *d.page.sections[1].blocks]
+            sections.append(Section(f"experiments.{d.name}", blocks, detail=True))
     return Page(f"The articles' claims: {where(record)}", sections)
 
 

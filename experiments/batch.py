@@ -89,10 +89,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner.measure()
 
     runner = proven_runner(arguments, BatchRecord, model, workload, variants, measure)
-    found = outcome(
-        Roofline(runner.record, model.config, variants[0].name, context, prompts), arguments.quick
-    )
-    return conclude(arguments, __doc__ or "", runner.run, found)
+    roof = Roofline(runner.record, model.config, variants[0].name, context, prompts)
+    return conclude(arguments, __doc__ or "", runner.run, outcome(roof, arguments.quick))
 
 
 def _numbers(wanted: Sequence[int] | None, default: Sequence[int], flag: str, limit: int | None) -> list[int]:

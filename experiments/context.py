@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         runner.measure()
 
     runner = proven_runner(arguments, ContextRecord, model, workload, variants, measure)
-    found = outcome(Measured(runner.record), workload, model.config, arguments.quick)
-    return conclude(arguments, __doc__ or "", runner.run, found)
+    answer = outcome(Measured(runner.record), workload, model.config, arguments.quick)
+    return conclude(arguments, __doc__ or "", runner.run, answer)
 
 
 def _default(arguments: argparse.Namespace, device: str) -> Sequence[str]:
@@ -101,97 +101,97 @@ def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
 # -- from the record to what is shown ---------------------------------------------------------
 
 
-def outcome(found: Measured, workload: Workload, config: GPTConfig, quick: bool) -> Outcome:
-    timed = [name for name in found.record.variants if found.has_times(name)]
+def outcome(numbers: Measured, workload: Workload, config: GPTConfig, quick: bool) -> Outcome:
+    timed = [name for name in numbers.record.variants if numbers.has_times(name)]
     notes = [f"without a cache {workload.naive_rounds} rounds only: it is a picture"]
     if quick:
         notes.append(f"left out by --quick: other contexts and cached variants; {PROVEN_BRIEFLY}")
-    lines = {name: [(n, step(found, name, n)) for n in found.contexts] for name in timed}
+    lines = {name: [(n, step(numbers, name, n)) for n in numbers.contexts] for name in timed}
     figure = Figure(
         "context",
         "Median step over context; a step of fixed shape attends over its bucket.",
         [Curves("context, tokens in the cache", "step, ms", lines)],
     )
-    last = found.contexts[-1]
+    last = numbers.contexts[-1]
     what = (
-        f"at context {last:,} a cached step is {speedup(found, last):.1f}x faster than without a cache, "
+        f"at context {last:,} a cached step is {speedup(numbers, last):.1f}x faster than without a cache, "
         f"for {last + 1:,}x less arithmetic"
     )
-    tables = [_steps_table(found, timed), _flops_table(found, config), _lines_table(found, timed)]
+    tables = [_steps_table(numbers, timed), _flops_table(numbers, config), _lines_table(numbers, timed)]
     gpt2 = config == PRESETS["gpt2"] and workload.batch == 1
-    compared = _figures(found) if gpt2 else []
-    return Outcome(what, _statements(found), compared, [figure, *tables], notes)
+    compared = _figures(numbers) if gpt2 else []
+    return Outcome(what, _statements(numbers), compared, [figure, *tables], notes)
 
 
-def step(found: Measured, name: str, context: int) -> float:
+def step(numbers: Measured, name: str, context: int) -> float:
     """Median step, ms."""
-    quantiles = found.step_quantiles(name, context)
+    quantiles = numbers.step_quantiles(name, context)
     assert quantiles is not None
     return quantiles.median
 
 
-def speedup(found: Measured, context: int) -> float:
-    return step(found, "naive", context) / step(found, BASELINE, context)
+def speedup(numbers: Measured, context: int) -> float:
+    return step(numbers, "naive", context) / step(numbers, BASELINE, context)
 
 
-def flop_rate(found: Measured, name: str, context: int) -> float:
+def flop_rate(numbers: Measured, name: str, context: int) -> float:
     """Achieved FLOP/s of a step."""
-    flops = work.FLOPS_PER_MAC * found.entry(name).prediction[context].macs
-    return float(flops) / step(found, name, context) * 1e3
+    flops = work.FLOPS_PER_MAC * numbers.entry(name).prediction[context].macs
+    return float(flops) / step(numbers, name, context) * 1e3
 
 
-def _peak(found: Measured) -> float:
+def _peak(numbers: Measured) -> float:
     """FLOP/s of this machine's matmul."""
     from profiling.results.peaks import matmul_rate
 
-    rate = matmul_rate(found.record)
-    assert found.record.peaks is not None  # measured before anything is timed
-    return rate.mid if rate else found.record.peaks.matmul_flop_per_s
+    rate = matmul_rate(numbers.record)
+    assert numbers.record.peaks is not None  # measured before anything is timed
+    return rate.mid if rate else numbers.record.peaks.matmul_flop_per_s
 
 
-def _steps_table(found: Measured, timed: Sequence[str]) -> Table:
-    spread = max(1, -(-len(found.contexts) // COLUMNS))
-    contexts = sorted({*found.contexts[::spread], found.contexts[-1]})
-    rows = [(name, *(f"{step(found, name, n):.2f}" for n in contexts)) for name in timed]
+def _steps_table(numbers: Measured, timed: Sequence[str]) -> Table:
+    spread = max(1, -(-len(numbers.contexts) // COLUMNS))
+    contexts = sorted({*numbers.contexts[::spread], numbers.contexts[-1]})
+    rows = [(name, *(f"{step(numbers, name, n):.2f}" for n in contexts)) for name in timed]
     heads = ("variant", *(f"{n:,}" for n in contexts))
     return Table(heads, rows, title="Median step, ms, by context")
 
 
-def _flops_table(found: Measured, config: GPTConfig) -> Table:
-    peak = _peak(found)
+def _flops_table(numbers: Measured, config: GPTConfig) -> Table:
+    peak = _peak(numbers)
     rows = []
-    for n in found.contexts:
-        achieved = [flop_rate(found, name, n) for name in ("naive", BASELINE)]
+    for n in numbers.contexts:
+        achieved = [flop_rate(numbers, name, n) for name in ("naive", BASELINE)]
         rates = [f"{rate / 1e9:.1f} ({rate / peak:.1%})" for rate in achieved]
         share = f"{work.attention_share(config, work.forward(1, past=n)):.1%}"
         gflop = f"{work.FLOPS_PER_MAC * work.step_macs(config, n) / 1e9:.3g}"
-        rows.append((f"{n:,}", f"{speedup(found, n):.1f}x", f"{n + 1:,}x", gflop, share, *rates))
+        rows.append((f"{n:,}", f"{speedup(numbers, n):.1f}x", f"{n + 1:,}x", gflop, share, *rates))
     title = f"{BASELINE} against naive; GFLOP/s and share of the peak of {peak / 1e9:.0f} measured here"
     heads = ("context", "faster", "less work", "GFLOP", "attention", "naive GF/s", "cached GF/s")
     return Table(heads, rows, title=title)
 
 
-def lines(found: Measured, name: str) -> tuple[Interval, Interval] | None:
+def lines(numbers: Measured, name: str) -> tuple[Interval, Interval] | None:
     """Intercept, ms, and slope, us per slot attended, of the step; None for one number of slots."""
     import numpy as np
     import pandas as pd
 
     from profiling.results.stats import intercepts, robust_interval
 
-    slots = found.entry(name).slots
-    rounds = pd.concat([found.steps(name, n) for n in found.contexts], axis=1).dropna()
-    x = [slots[n] for n in found.contexts]
+    slots = numbers.entry(name).slots
+    rounds = pd.concat([numbers.steps(name, n) for n in numbers.contexts], axis=1).dropna()
+    x = [slots[n] for n in numbers.contexts]
     if len(set(x)) < 2:
         return None
     intercept, slope = intercepts(x, rounds.to_numpy())
-    made = robust_interval(intercept), robust_interval(np.asarray(slope) * 1e3)
-    return None if made[0] is None or made[1] is None else (made[0], made[1])
+    both = robust_interval(intercept), robust_interval(np.asarray(slope) * 1e3)
+    return None if both[0] is None or both[1] is None else (both[0], both[1])
 
 
-def _lines_table(found: Measured, timed: Sequence[str]) -> Table:
+def _lines_table(numbers: Measured, timed: Sequence[str]) -> Table:
     rows = []
     for name in timed:
-        line = lines(found, name) if name != "naive" else None
+        line = lines(numbers, name) if name != "naive" else None
         cells = [f"{i.mid:.2f} [{i.low:.2f}, {i.high:.2f}]" for i in line] if line else ["unknown"] * 2
         rows.append((name, *cells))
     title = "Step as a line over slots attended, 95 % intervals over rounds"
@@ -199,14 +199,14 @@ def _lines_table(found: Measured, timed: Sequence[str]) -> Table:
     return Table(heads, [row for row in rows if row[0] != "naive"], title=title)
 
 
-def _statements(found: Measured) -> list[Check]:
+def _statements(numbers: Measured) -> list[Check]:
     """The article's sentences, each with the rule that decides it."""
-    first, last = found.contexts[0], found.contexts[-1]
-    short, long = step(found, BASELINE, first), step(found, BASELINE, last)
-    per_token = found.entry(BASELINE).prediction
+    first, last = numbers.contexts[0], numbers.contexts[-1]
+    short, long = step(numbers, BASELINE, first), step(numbers, BASELINE, last)
+    per_token = numbers.entry(BASELINE).prediction
     more = (per_token[last].bytes - per_token[first].bytes) / 1e6
-    peak = _peak(found)
-    share = flop_rate(found, BASELINE, last) / peak
+    peak = _peak(numbers)
+    share = flop_rate(numbers, BASELINE, last) / peak
     return [
         Check(
             "context.flat",
@@ -216,15 +216,15 @@ def _statements(found: Measured) -> list[Check]:
         ),
         Check(
             "context.nothing",
-            f"{speedup(found, first):.1f}x at {first}",
+            f"{speedup(numbers, first):.1f}x at {first}",
             f"nothing is below {NOTHING}x",
-            speedup(found, first) < NOTHING,
+            speedup(numbers, first) < NOTHING,
         ),
         Check(
             "context.ratio",
-            f"{speedup(found, last):.1f}x, not {last + 1:,}x",
+            f"{speedup(numbers, last):.1f}x, not {last + 1:,}x",
             f"at context {last:,}; short is under half",
-            speedup(found, last) < SHORT * (last + 1),
+            speedup(numbers, last) < SHORT * (last + 1),
         ),
         Check(
             "context.arithmetic",
@@ -235,14 +235,14 @@ def _statements(found: Measured) -> list[Check]:
     ]
 
 
-def _figures(found: Measured) -> list[Check]:
+def _figures(numbers: Measured) -> list[Check]:
     """The article's step times, where this run has its contexts."""
     checks = []
-    for n in (n for n in QUICK.contexts if n in found.contexts):
+    for n in (n for n in QUICK.contexts if n in numbers.contexts):
         checks += [
-            measured(f"step.naive.{n}", step(found, "naive", n), "{:.2f}"),
-            measured(f"step.cached.{n}", step(found, BASELINE, n), "{:.2f}"),
-            measured(f"step.speedup.{n}", speedup(found, n), "{:.1f}x"),
+            measured(f"step.naive.{n}", step(numbers, "naive", n), "{:.2f}"),
+            measured(f"step.cached.{n}", step(numbers, BASELINE, n), "{:.2f}"),
+            measured(f"step.speedup.{n}", speedup(numbers, n), "{:.1f}x"),
         ]
     return checks
 

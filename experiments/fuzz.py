@@ -74,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             outcomes.append(outcome)
             if len(outcomes) % EVERY == 0 or len(outcomes) == len(jobs):
                 progress("inputs", len(outcomes), len(jobs))
-        run.update(kinds=counted(outcomes), faults=[fault(o) for o in outcomes if o.status == "failed"])
+        run.update(kinds=counts(outcomes), faults=[fault(o) for o in outcomes if o.status == "failed"])
         if arguments.kills:
             _kill(run, arguments, Path(scratch) / "kills", progress)
     record = run.record
@@ -98,28 +98,28 @@ def jobs_of(arguments: argparse.Namespace) -> list[Job]:
 
 
 def keep(run: Path, outcome: Outcome, folder: Path) -> None:
-    """The input that failed, and what it said, in the run folder."""
-    kept = run / "failures" / f"{outcome.job.kind}-{outcome.job.number}".replace(" ", "-")
+    """Keep the input that failed and its message in the run folder."""
+    target = run / "failures" / f"{outcome.job.kind}-{outcome.job.number}".replace(" ", "-")
     for name in ("input", "out"):
-        shutil.copytree(folder / name, kept / name, dirs_exist_ok=True)
-    (kept / "said.txt").write_text(outcome.said, encoding="utf-8", errors="backslashreplace")
+        shutil.copytree(folder / name, target / name, dirs_exist_ok=True)
+    (target / "said.txt").write_text(outcome.message, encoding="utf-8", errors="backslashreplace")
 
 
 def fault(outcome: Outcome) -> str:
-    """What failed, how it is made again, and the last line of what it said."""
+    """The flags that make a failed input again, and the last line of its message."""
     job = outcome.job
-    said = (outcome.said.strip().splitlines() or ["nothing"])[-1][:200].encode(errors="replace").decode()
-    return f"--kind '{job.kind}' --seed {job.seed} --first {job.number} --inputs 1: {said}"
+    last = (outcome.message.strip().splitlines() or ["nothing"])[-1][:200].encode(errors="replace").decode()
+    return f"--kind '{job.kind}' --seed {job.seed} --first {job.number} --inputs 1: {last}"
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[str, Fuzzed]:
-    found = {}
+def counts(outcomes: Sequence[Outcome]) -> dict[str, Fuzzed]:
+    by_kind = {}
     for kind in dict.fromkeys(outcome.job.kind for outcome in outcomes):
         of_kind = [outcome for outcome in outcomes if outcome.job.kind == kind]
         states = Counter(outcome.status for outcome in of_kind)
         slowest_s = max(outcome.seconds for outcome in of_kind)
-        found[kind] = Fuzzed(states["read"], states["refused"], states["failed"], slowest_s)
-    return found
+        by_kind[kind] = Fuzzed(states["read"], states["refused"], states["failed"], slowest_s)
+    return by_kind
 
 
 def _kill(
@@ -139,23 +139,23 @@ def _kill(
 
 def answer(record: FuzzRecord) -> str:
     inputs, kills = sum(kind.inputs for kind in record.kinds.values()), sum(record.kills.values())
-    said = f"{inputs:,} inputs, {kills:,} kills, seed {record.seed}"
-    return f"{said}: {len(record.faults)} faults" if record.faults else f"{said}: no fault"
+    what = f"{inputs:,} inputs, {kills:,} kills, seed {record.seed}"
+    return f"{what}: {len(record.faults)} faults" if record.faults else f"{what}: no fault"
 
 
 def tables(record: FuzzRecord) -> list[Block]:
-    """What became of the inputs of each kind, and where runs were killed."""
+    """Tables of what became of the inputs of each kind, and of where runs were killed."""
     rows = [
         (kind, f"{n.inputs:,}", f"{n.read:,}", f"{n.refused:,}", f"{n.failed:,}", f"{n.slowest_s:.1f}")
         for kind, n in record.kinds.items()
     ]
     heads = ("kind", "inputs", "read", "refused in one line", "failed", "slowest, s")
-    made: list[Block] = [Table(heads, rows, title="Hostile inputs")] if rows else []
+    blocks: list[Block] = [Table(heads, rows, title="Hostile inputs")] if rows else []
     if record.kills:
         moments = [(moment, str(count)) for moment, count in sorted(record.kills.items())]
         moments.append(("went on until they were whole", str(record.whole)))
-        made.append(Table(("killed", "runs"), moments, title="Killed runs"))
-    return made
+        blocks.append(Table(("killed", "runs"), moments, title="Killed runs"))
+    return blocks
 
 
 def _faults(record: FuzzRecord) -> list[Block]:

@@ -89,7 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     decoder = warm_decoder(variant, model, len(prompt) + fits)
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
     tokens = stream(decoder, prompt, fits, sampler, arguments.seed)
-    ids, times_ms = written(prompt, tokens, tokenizer, arguments.quiet)
+    ids, times_ms = write_out(prompt, tokens, tokenizer, arguments.quiet)
     generate = Generate(
         variant=arguments.variant,
         sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
@@ -185,12 +185,12 @@ def stream(
     clock, device = Clock(decoder.model.device), decoder.model.device
     generator = torch.Generator(device=device).manual_seed(seed)
     text = torch.tensor([list(prompt)], device=device)
-    found: list[int] = []
+    tokens: list[int] = []
 
     def draw(run: Callable[[], torch.Tensor]) -> None:
         token = sampler(run(), generator)
         decoder.token.copy_(token)
-        found.append(int(token.item()))
+        tokens.append(int(token.item()))
 
     def prefill() -> torch.Tensor:
         return decoder.prefill(text)
@@ -198,10 +198,10 @@ def stream(
     for number in range(new):
         run = decoder.advance if number else prefill
         (ms,) = clock.each_ms(partial(draw, run), 1)
-        yield found[-1], ms
+        yield tokens[-1], ms
 
 
-def written(
+def write_out(
     prompt: Sequence[int], tokens: Iterator[tuple[int, float]], tokenizer: Any | None, quiet: bool
 ) -> tuple[list[int], list[float]]:
     """Write prompt and tokens as they come, up to the end of the text. Returns the new ids and their ms."""
@@ -240,7 +240,7 @@ def _times(times_ms: Sequence[float], proof: str | None) -> str:
 
 
 def _fields(generate: Generate) -> dict[str, object]:
-    """As `--json` prints them."""
+    """The fields of a generation by name, as `--json` prints them."""
     return {
         **asdict(generate),
         "sampling": astuple(generate.sampling),

@@ -76,15 +76,15 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
 def verdict(results: Sequence[Result], rehearse: bool) -> str:
     """One line on the 5 ms floor, from the float32 study; and nothing without one."""
     floor = next((r for r in results if r.name == "floor float32" and r.found), None)
-    said = "INCONCLUSIVE: the float32 floor study left nothing"
+    answer = "INCONCLUSIVE: the float32 floor study left nothing"
     if floor is not None:
-        said = f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
-    return f"REHEARSAL, which says nothing about a GPU: {said}" if rehearse else said
+        answer = f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
+    return f"REHEARSAL, which says nothing about a GPU: {answer}" if rehearse else answer
 
 
-def goals(found: dict[str, Any]) -> dict[str, float | None]:
+def goals(study: dict[str, Any]) -> dict[str, float | None]:
     """The issue's goals, from one floor study: cudagraph / eager, and rungs / memory floor."""
-    rungs = found.get("variants", {})
+    rungs = study.get("variants", {})
 
     def value(rung: str, key: str) -> float | None:
         number = rungs.get(rung, {}).get(key)
@@ -99,7 +99,7 @@ def goals(found: dict[str, Any]) -> dict[str, float | None]:
 
 
 def replay_line(name: str, outcome: dict[str, Any]) -> tuple[str, str, str, str]:
-    """What the eager trace predicted of the replay before it was timed, beside what was then measured."""
+    """A row of the table: the replay as the eager trace predicted it, beside what was then measured."""
     low, mid, high = outcome["predicted_ms"]
     within = abs(outcome["ratio"] - 1) <= REPLAY_WITHIN
     return (
@@ -112,7 +112,7 @@ def replay_line(name: str, outcome: dict[str, Any]) -> tuple[str, str, str, str]
 
 
 def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
-    """(part, status, seconds, what was found) of the table."""
+    """The rows of the table: part, status, seconds, and the numbers that it brought."""
     rows = []
     for result in results:
         detail = result.reason

@@ -43,7 +43,7 @@ PANELS = {  # by axis: what its picture's axis says, and whether it is logarithm
 STEPS = 8  # timed at each visit: differences between contexts are small beside the noise of a step
 
 
-def _listed(numbers: Sequence[int]) -> str:
+def _commas(numbers: Sequence[int]) -> str:
     return ",".join(map(str, numbers))
 
 
@@ -52,9 +52,9 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed (default onelaunch)")
     add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
-    add("--batches", type=cli.integers, metavar="N,N", help=f"base first (default {_listed(BATCHES)})")
+    add("--batches", type=cli.integers, metavar="N,N", help=f"base first (default {_commas(BATCHES)})")
     add("--threads", type=cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
-    add("--context", type=cli.integers, metavar="N,N", help=f"of the base (default {_listed(CONTEXTS)})")
+    add("--context", type=cli.integers, metavar="N,N", help=f"of the base (default {_commas(CONTEXTS)})")
     add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
     add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, fewer models and batches")
@@ -129,7 +129,7 @@ def _show(
             "threads, batch and model at the smallest context; widths are models of as many layers and ops",
             "a token of context is plainest in the largest batch, whose keys and values are the most bytes",
             "A/A, a point's step over itself: "
-            + ", ".join(f"{point.label} {interval(found.aa_ratio)}" for point, found in measured.items()),
+            + ", ".join(f"{point.label} {interval(numbers.aa_ratio)}" for point, numbers in measured.items()),
         ]
     )
     page = page_of(__doc__ or "", run, _verdict(steps, per_token), [*_figure(steps), *tables, notes])

@@ -58,7 +58,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = RunFolder.create(arguments.out, MemoryRecord, device.type)
     rungs = ladder(arguments.precision)
     cold = warm_up_bytes(rungs[BASELINE], model, arguments.batch, contexts[0])  # before any other matmul
-    held = HeldBytes(
+    account = HeldBytes(
         batch=arguments.batch,
         layers=model.config.n_layer,
         contexts=contexts,
@@ -72,8 +72,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         warm_up=cold,
         graph_pool=graph_pool_bytes(rungs["cudagraph"], model, arguments.batch),
     )
-    run.update(environment=environment(device), model=Model(arguments.model), memory=held)
-    return conclude(arguments, __doc__ or "", run, outcome(held, model, arguments.quick))
+    run.update(environment=environment(device), model=Model(arguments.model), memory=account)
+    return conclude(arguments, __doc__ or "", run, outcome(account, model, arguments.quick))
 
 
 def formula_bytes(model: GPT, context: int, batch: int) -> int:
@@ -82,54 +82,54 @@ def formula_bytes(model: GPT, context: int, batch: int) -> int:
 
 def one_of_each_cache(rungs: dict[str, Variant]) -> list[Variant]:
     """The first rung with each option of the slots that decide how the past is stored."""
-    found: dict[tuple[CacheOption, KvOption], Variant] = {}
+    first_of: dict[tuple[CacheOption, KvOption], Variant] = {}
     for variant in rungs.values():
         if variant.cache.keeps and variant.backend is MODULES:
-            found.setdefault((variant.cache, variant.kv), variant)
-    return list(found.values())
+            first_of.setdefault((variant.cache, variant.kv), variant)
+    return list(first_of.values())
 
 
 # -- from the record to what is shown ---------------------------------------------------------
 
 
-def outcome(found: HeldBytes, model: GPT, quick: bool) -> Outcome:
-    contexts, caches = found.contexts, found.caches
+def outcome(account: HeldBytes, model: GPT, quick: bool) -> Outcome:
+    contexts, caches = account.contexts, account.caches
     notes = []
-    if found.warm_up is None:
+    if account.warm_up is None:
         notes.append(NO_ALLOCATOR)
     if quick:
         notes.append(f"left out by --quick: contexts other than {', '.join(map(str, QUICK))}")
-    tables = [_cache_table(found), _mask_table(found)]
-    if found.warm_up:
-        tables.append(_allocator_table(found))
-    lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, found.formula, strict=True)]}
+    tables = [_cache_table(account), _mask_table(account)]
+    if account.warm_up:
+        tables.append(_allocator_table(account))
+    lines = {"formula": [(n, size / MIB) for n, size in zip(contexts, account.formula, strict=True)]}
     for name, sizes in caches.items():
         lines[name] = [(n, size.tensors / MIB) for n, size in zip(contexts, sizes, strict=True)]
-    held = {"weights": found.weights, "float32 masks": found.masks["per-layer float32"]}
-    bounds = {name: level(contexts, size / MIB) for name, size in held.items()}
+    fixed = {"weights": account.weights, "float32 masks": account.masks["per-layer float32"]}
+    bounds = {name: level(contexts, size / MIB) for name, size in fixed.items()}
     figure = Figure(
         "memory",
-        f"What each cache holds at batch {found.batch}, beside weights and mask buffers. "
+        f"What each cache holds at batch {account.batch}, beside weights and mask buffers. "
         "A hidden line equals the one over it.",
         [Curves("context, tokens in the cache", "MiB", lines, bounds)],
     )
     per_token = kv_bytes_per_token(model.config, model.dtype.itemsize)
     what = f"{per_token / 1024:g} KiB a token, the tensors of `{BASELINE}` hold exactly what the formula says"
-    return Outcome(what, _statements(found), _figures(found, model), [figure, *tables], notes)
+    return Outcome(what, _statements(account), _figures(account, model), [figure, *tables], notes)
 
 
-def _cache_table(found: HeldBytes) -> Table:
+def _cache_table(account: HeldBytes) -> Table:
     rows = [
-        (f"{n:,}", f"{formula:,}", *(f"{sizes[number].tensors:,}" for sizes in found.caches.values()))
-        for number, (n, formula) in enumerate(zip(found.contexts, found.formula, strict=True))
+        (f"{n:,}", f"{formula:,}", *(f"{sizes[number].tensors:,}" for sizes in account.caches.values()))
+        for number, (n, formula) in enumerate(zip(account.contexts, account.formula, strict=True))
     ]
     title = "Bytes of the cache by formula, and of each cache's own storages"
-    return Table(("context", "formula", *found.caches), rows, title=title)
+    return Table(("context", "formula", *account.caches), rows, title=title)
 
 
-def _mask_table(found: HeldBytes) -> Table:
-    rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in found.masks.items()]
-    pool = found.graph_pool
+def _mask_table(account: HeldBytes) -> Table:
+    rows = [(name, f"{size:,}", f"{size / MIB:,.3g}") for name, size in account.masks.items()]
+    pool = account.graph_pool
     rows.append(
         (
             "CUDA graph's pool",
@@ -140,26 +140,26 @@ def _mask_table(found: HeldBytes) -> Table:
     return Table(("kept", "bytes", "MiB"), rows, title=title)
 
 
-def _allocator_table(found: HeldBytes) -> Table:
+def _allocator_table(account: HeldBytes) -> Table:
     """CUDA: what the allocator counts for `cat`, above a baseline taken after a warm-up."""
     rows = []
-    for number, n in enumerate(found.contexts):
-        formula, size = found.formula[number], found.caches[BASELINE][number]
+    for number, n in enumerate(account.contexts):
+        formula, size = account.formula[number], account.caches[BASELINE][number]
         assert size.requested is not None and size.allocated is not None  # this is CUDA
         above = (size.requested - formula, size.allocated - size.requested)
         rows.append((f"{n:,}", f"{formula:,}", f"{size.requested:,}", *(f"{x:,}" for x in above)))
-    title = f"Allocator; without a warm-up {found.warm_up:,} bytes more are taken for cache"
+    title = f"Allocator; without a warm-up {account.warm_up:,} bytes more are taken for cache"
     return Table(("context", "formula", "requested", "above formula", "bump"), rows, title=title)
 
 
-def _statements(found: HeldBytes) -> list[Check]:
+def _statements(account: HeldBytes) -> list[Check]:
     """The article's sentences, each with the rule that decides it."""
-    held = [size.requested or size.tensors for size in found.caches[BASELINE]]
-    off = max(abs(size - formula) for size, formula in zip(held, found.formula, strict=True))
-    masks = found.masks
+    sizes = [size.requested or size.tensors for size in account.caches[BASELINE]]
+    off = max(abs(size - formula) for size, formula in zip(sizes, account.formula, strict=True))
+    masks = account.masks
     layers, shared = masks["per-layer float32"], masks["shared bool"]
-    ratio = layers / shared / found.layers
-    by = "the allocator's requested bytes" if found.warm_up else "the storages"
+    ratio = layers / shared / account.layers
+    by = "the allocator's requested bytes" if account.warm_up else "the storages"
     return [
         Check(
             "memory.line",
@@ -173,10 +173,10 @@ def _statements(found: HeldBytes) -> list[Check]:
     ]
 
 
-def _figures(found: HeldBytes, model: GPT) -> list[Check]:
-    if found.warm_up is None or model.config != PRESETS["gpt2"]:
+def _figures(account: HeldBytes, model: GPT) -> list[Check]:
+    if account.warm_up is None or model.config != PRESETS["gpt2"]:
         return []
-    return [measured("memory.workspace", found.warm_up, "{:,.0f}", "the workspace of this GPU's cuBLAS")]
+    return [measured("memory.workspace", account.warm_up, "{:,.0f}", "the workspace of this GPU's cuBLAS")]
 
 
 if __name__ == "__main__":

@@ -65,8 +65,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     def measure(runner: Runner[PagingRecord]) -> None:
         runner.run.update(queue=queue(arguments.requests, model.config.n_ctx, arguments.seed))
         runner.progress("prompts", 0, 1)
-        found = prefixes(model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed)
-        runner.run.update(prefixes=found)
+        shared = prefixes(model, arguments.precision, LAYOUTS, arguments.prompts, arguments.seed)
+        runner.run.update(prefixes=shared)
         runner.measure()
 
     rungs = [ladder(arguments.precision)[name] for name in (CONTIGUOUS, PAGED)]
@@ -87,10 +87,10 @@ class Cost:
 
 
 def costs(record: PagingRecord) -> dict[int, Cost]:
-    """By context."""
+    """The step of both rungs by context, where both have times."""
     from profiling.results.stats import ratio_interval
 
-    found = {}
+    by_context = {}
     for context in record.workload.contexts if record.workload else ():
         contiguous, paged = (
             [
@@ -101,8 +101,8 @@ def costs(record: PagingRecord) -> dict[int, Cost]:
             for name in (CONTIGUOUS, PAGED)
         )
         if paged:
-            found[context] = Cost(median(contiguous), median(paged), ratio_interval(paged, contiguous))
-    return found
+            by_context[context] = Cost(median(contiguous), median(paged), ratio_interval(paged, contiguous))
+    return by_context
 
 
 def outcome(record: PagingRecord) -> Outcome:
@@ -118,7 +118,7 @@ def outcome(record: PagingRecord) -> Outcome:
         "Median step of the paged rung and of its contiguous parent, interleaved.",
         [Curves("tokens in the cache", "step, ms", lines, log_y=False)],
     )
-    hits = {layout: hit_rate(found) for layout, found in record.prefixes.items()}
+    hits = {layout: hit_rate(shared) for layout, shared in record.prefixes.items()}
     slab, blocks = queue.served["slab of the limit"], queue.served["blocks"]
     paid = ", ".join(f"{c.ratio.mid:.2f}x at {n}" for n, c in cost.items() if c.ratio) or "unknown"
     what = (
@@ -191,9 +191,9 @@ def _queue_table(queue: Queue) -> Table:
     return Table(columns, rows, title=title)
 
 
-def _prefix_table(found: dict[str, SharedPrefix]) -> Table:
+def _prefix_table(prefixes: dict[str, SharedPrefix]) -> Table:
     rows = []
-    for layout, of_layout in found.items():
+    for layout, of_layout in prefixes.items():
         prompts = of_layout.prompts
         later = median(prompt.ms for prompt in prompts[1:])
         cells = (
@@ -213,8 +213,8 @@ def _cost_table(cost: dict[int, Cost]) -> Table:
     rows = []
     for context, c in cost.items():
         ratio = c.ratio
-        shown = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "unknown"
-        rows.append((str(context), f"{c.contiguous:.3f}", f"{c.paged:.3f}", shown))
+        cell = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "unknown"
+        rows.append((str(context), f"{c.contiguous:.3f}", f"{c.paged:.3f}", cell))
     title = "Step, ms (median over rounds), and what paging costs"
     return Table(("context", CONTIGUOUS, PAGED, "ratio over rounds"), rows, title=title)
 

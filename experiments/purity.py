@@ -49,16 +49,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.model in PRESETS:
         model = attentive(model)
     run = RunFolder.create(arguments.out, PurityRecord, device.type)
-    found = {kind: [measure(model, kind, n, arguments.seed) for n in contexts] for kind in WORDS}
+    by_kind = {kind: [measure(model, kind, n, arguments.seed) for n in contexts] for kind in WORDS}
     new = min(NEW, model.config.n_ctx - PROMPT)
     rungs = agreement(model, arguments.precision, PROMPT, new, arguments.seed)
     run.update(
         environment=environment(device),
         model=Model(arguments.model, arguments.precision, model.config),
-        purity=found,
+        purity=by_kind,
         agreement=rungs,
     )
-    return conclude(arguments, __doc__ or "", run, outcome(found, rungs, arguments.precision))
+    return conclude(arguments, __doc__ or "", run, outcome(by_kind, rungs, arguments.precision))
 
 
 def _contexts(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
@@ -76,12 +76,12 @@ def _contexts(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
 # -- what is shown ----------------------------------------------------------------------------
 
 
-def outcome(found: dict[str, list[Purity]], rungs: dict[str, Agreement], precision: str) -> Outcome:
-    tables = [_rows_table(found), _changes_table(found), _agreement_table(rungs, precision)]
-    causal, unmasked, norm = (found[kind] for kind in WORDS)
+def outcome(by_kind: dict[str, list[Purity]], rungs: dict[str, Agreement], precision: str) -> Outcome:
+    tables = [_rows_table(by_kind), _changes_table(by_kind), _agreement_table(rungs, precision)]
+    causal, unmasked, norm = (by_kind[kind] for kind in WORDS)
     lines = {
         WORDS[kind]: [(float(r.context), r.drift) for r in rows if r.drift > 0]
-        for kind, rows in found.items()
+        for kind, rows in by_kind.items()
     }
     figure = Figure(
         "purity",
@@ -115,14 +115,14 @@ def outcome(found: dict[str, list[Purity]], rungs: dict[str, Agreement], precisi
 
 def _mask_statements(causal: list[Purity], unmasked: list[Purity], norm: list[Purity]) -> list[Check]:
     exact, appended = max(row.replaced for row in causal), max(row.appended for row in causal)
-    shown = max(unmasked, key=lambda row: row.flips)
+    most = max(unmasked, key=lambda row: row.flips)
     flips, texts = sum(row.flips for row in unmasked), sum(row.texts for row in unmasked)
     mixed = min(row.replaced for row in norm)
     return [
         Check("purity.masked", f"{exact:.3e}", f"same shapes; another number of rows: {appended:.0e}"),
         Check(
             "purity.argmax",
-            f"recomputed={shown.argmax[0]}  cached={shown.argmax[1]}",
+            f"recomputed={most.argmax[0]}  cached={most.argmax[1]}",
             f"flips in {flips} of {texts} texts",
             flips > 0,
         ),
@@ -146,14 +146,14 @@ def _agreement_statements(rungs: dict[str, Agreement], precision: str) -> list[C
     ]
 
 
-def _rows_table(found: dict[str, list[Purity]]) -> Table:
+def _rows_table(by_kind: dict[str, list[Purity]]) -> Table:
     """The article's picture: attention weights before and after a fifth token."""
     rows = []
     for kind in ("causal", "unmasked"):
-        first = found[kind][0]
+        first = by_kind[kind][0]
         for i, (before, after) in enumerate(zip(first.before, first.after, strict=False)):
             rows.append((WORDS[kind] if i == 0 else "", _weights(before), _weights(after)))
-    n = min(found["causal"][0].context, 4)
+    n = min(by_kind["causal"][0].context, 4)
     title = f"Attention rows before and after one more token (first {n} rows, {n} and {n + 1} columns)"
     return Table(("", "before", "after"), rows, 3, title)
 
@@ -162,7 +162,7 @@ def _weights(row: Sequence[float]) -> str:
     return " ".join(f"{weight:.3f}" for weight in row)
 
 
-def _changes_table(found: dict[str, list[Purity]]) -> Table:
+def _changes_table(by_kind: dict[str, list[Purity]]) -> Table:
     rows = [
         (
             WORDS[kind],
@@ -172,7 +172,7 @@ def _changes_table(found: dict[str, list[Purity]]) -> Table:
             f"{row.drift:.1e}",
             f"{row.flips}/{row.texts}",
         )
-        for kind, of_kind in found.items()
+        for kind, of_kind in by_kind.items()
         for row in of_kind
     ]
     columns = ("model", "context", "appended", "replaced", "logits", "argmax flips")

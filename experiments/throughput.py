@@ -68,7 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def measure(runner: Runner[ThroughputRecord]) -> None:
         watched = [case for case in runner.cases if case.name in ("naive", BASELINE)]
-        counted = {case.name: _counted(case.decoder, runner, prompt, new[0]) for case in watched}
+        counted = {case.name: _watched_loop(case.decoder, runner, prompt, new[0]) for case in watched}
         runner.run.update(counted=counted, new=new)
         runner.time_generations(prompt, new[-1], workload.rounds)
         if whole:
@@ -101,7 +101,7 @@ def _new(arguments: argparse.Namespace, config: GPTConfig) -> list[int]:
     return new
 
 
-def _counted(decoder: Decoder, runner: Runner[ThroughputRecord], prompt: int, new: int) -> WatchedLoop:
+def _watched_loop(decoder: Decoder, runner: Runner[ThroughputRecord], prompt: int, new: int) -> WatchedLoop:
     """One untimed loop, watched: positions that entered the first block, and multiply-accumulates."""
     from profiling.cost.matmul_counter import MatmulCounter
 

@@ -40,11 +40,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     traces = [trace for path in arguments.paths for trace in traces_of(path)]
     try:
-        with _server(arguments, traces) as shown:
-            for note in shown.notes:
+        with _server(arguments, traces) as server:
+            for note in server.notes:
                 sys.stderr.write(f"note: {note}\n")
-            _say(arguments, traces, shown.address)
-            shown.serve()
+            _say(arguments, traces, server.address)
+            server.serve()
     except KeyboardInterrupt:
         sys.stderr.write("stopped\n")
     return 0
@@ -91,13 +91,13 @@ def traces_of(path: Path) -> list[Path]:
     from profiling.results.record import Record
 
     folder = RunFolder.load(path, Record).traces
-    found = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
-    if not found:
+    traces = sorted([*folder.glob("*.json"), *folder.glob("*.json.gz")])
+    if not traces:
         raise UserError(f"{folder}: no traces; this run was not traced, or they were removed")
-    outside = [trace for trace in found if not trace.resolve().is_relative_to(path.resolve())]
+    outside = [trace for trace in traces if not trace.resolve().is_relative_to(path.resolve())]
     if outside:
         raise UserError(f"{outside[0]} points outside the run folder; name the trace itself to see it")
-    return found
+    return traces
 
 
 if __name__ == "__main__":

@@ -101,7 +101,7 @@ def loops_table(config: GPTConfig) -> Table:
 
 
 def counted_table(counts: Sequence[CountedPass]) -> Table:
-    """What a real run executed at the largest context; at how many contexts the formula says the same."""
+    """A table of what a real run executed at the largest context, and how often the formula agrees."""
     largest = max(row.context for row in counts)
     title = f"Executed in a real run, at context {largest:,}"
     rows = []
@@ -114,7 +114,7 @@ def counted_table(counts: Sequence[CountedPass]) -> Table:
 
 
 def steps_figure(steps: dict[int, StepCounts]) -> Figure:
-    """What one step executes and reads, over context."""
+    """A figure of the MACs and bytes of one step over context."""
     lines = {
         "MACs, no cache": [(n, step.naive_macs / 1e6) for n, step in steps.items()],
         "MACs, cached": [(n, step.cached_macs / 1e6) for n, step in steps.items()],

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from experiments.shared.map import ROOMS, arrows, drawn, files_of, imported, importers, room_of
+from experiments.shared.map import ROOMS, arrows, diagram, files_of, importers, imports, room_of
 
 ROOT = Path(__file__).parent.parent
 EXPERIMENTS = sorted(p.stem for p in (ROOT / "experiments").glob("[a-z]*.py"))
@@ -41,16 +41,16 @@ def test_variants_is_built_from_the_ground_up() -> None:
     on_top = {f"variants.{name}" for name in top}
     order = list(ROOMS)[:4]
     for room in order[1:]:
-        known = {name for file in files_of(room) for name in imported(file)}
+        known = {name for file in files_of(room) for name in imports(file)}
         assert not {name for name in known if any(f"{name}.".startswith(f"{t}.") for t in on_top)}, room
         assert arrows()[room] <= {*order[: order.index(room)]}
     for file in files_of("variants"):
         if file.stem not in top:
-            assert {room_of(name) for name in imported(file)} <= {"variants", None}, file.stem
+            assert {room_of(name) for name in imports(file)} <= {"variants", None}, file.stem
 
 
 def test_the_picture_of_the_rooms_is_todays() -> None:
-    assert drawn() in (ROOT / "CONTRIBUTING.md").read_text("utf-8"), "python -m experiments.shared.map"
+    assert diagram() in (ROOT / "CONTRIBUTING.md").read_text("utf-8"), "python -m experiments.shared.map"
 
 
 def test_files_and_functions_are_small() -> None:

@@ -284,7 +284,7 @@ def test_measured_figures_hold_within_a_tenth() -> None:
 def test_all_claims_stand_in_the_merged_table_once() -> None:
     rows = claims.rows([Check("tokens.cached", "522"), Check("toy.ratio", "33.9x", "because")])
     done = [articles.Done("work", claims=rows), articles.Done("batch", failure="boom")]
-    merged = articles.merged(done)
+    merged = articles.merged_claims(done)
     assert sorted(claim.key for claim in merged) == sorted(PUBLISHED)
     by_key = {claim.key: claim for claim in merged}
     assert by_key["tokens.cached"].holds is True and by_key["toy.ratio"].holds is False

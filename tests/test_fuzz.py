@@ -15,7 +15,7 @@ from floor_run import ROOT
 
 from experiments import fuzz
 from experiments.shared import fuzzing, hostile
-from experiments.shared.fuzzing import Job, Outcome, ended
+from experiments.shared.fuzzing import Job, Outcome, ending
 from experiments.shared.kills import kill_runs
 from profiling.results.folder import RunFolder
 from profiling.results.record import FuzzRecord
@@ -85,7 +85,7 @@ def refuse(text: str) -> Callable[[], None]:
     ],
 )
 def test_what_counts_as_a_failure(call: Callable[[], object], status: str, said: str) -> None:
-    found = ended(call)
+    found = ending(call)
     assert found[0] == status and said in found[1]
 
 
@@ -125,10 +125,10 @@ def test_an_input_that_hangs_or_kills_is_a_failure_and_the_next_is_read(
     worker = fuzzing._Worker(tmp_path / "worker")
     try:
         monkeypatch.setattr(fuzzing, "LIMIT_S", 0.0)
-        assert worker.ask(Job("trace", 0, 0)).said == "took longer than 0 s"
+        assert worker.ask(Job("trace", 0, 0)).message == "took longer than 0 s"
         monkeypatch.setattr(fuzzing, "LIMIT_S", 60.0)
         os.kill(worker.process.pid or 0, 9)
-        assert worker.ask(Job("trace", 0, 0)).said == "the process was killed"
+        assert worker.ask(Job("trace", 0, 0)).message == "the process was killed"
         assert worker.ask(Job("index", 0, 0)).status in ("read", "refused")
     finally:
         worker.end()

@@ -37,7 +37,7 @@ class Parser(command.Parser):
     """Knows the flags that many experiments have."""
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; numbers that no experiment can use are refused here for all that have them."""
+        """The flags as argparse reads them; numbers that no experiment can use are refused here."""
         arguments = super().parse_args(args, namespace)
         seed, threads = getattr(arguments, "seed", 0), getattr(arguments, "threads", None)
         for name in ("batch", "steps", "rounds"):
@@ -82,7 +82,7 @@ def common_parser(
     def default(flag: Flag) -> str:
         if flag not in used:
             return ": no meaning here"
-        plain, fewer = (_shown(w, flag) for w in (usual or Workload(), quick or usual or Workload()))
+        plain, fewer = (_default(w, flag) for w in (usual or Workload(), quick or usual or Workload()))
         return f" (default {plain})" if fewer == plain else f" (default {plain}, with --quick {fewer})"
 
     parser = plain_parser(module, doc, examples)
@@ -122,7 +122,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _shown(workload: Workload, flag: Flag) -> str:
+def _default(workload: Workload, flag: Flag) -> str:
     return ",".join(map(str, workload.contexts)) if flag == "context" else str(getattr(workload, flag))
 
 
@@ -150,10 +150,10 @@ def integers(text: str) -> tuple[int, ...]:
 
 def seconds(text: str) -> float:
     """'90', '90s' or '2m' -> seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)?", text)
-    if found is None:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(s|m)?", text)
+    if match is None:
         raise argparse.ArgumentTypeError(f"expected a time like 90s or 2m, got {text!r}")
-    return float(found[1]) * (60 if found[2] == "m" else 1)
+    return float(match[1]) * (60 if match[2] == "m" else 1)
 
 
 def names(values: Sequence[str] | None) -> list[str]:
@@ -177,11 +177,11 @@ def print_json(value: Any) -> None:
 
 
 def encoded(value: Any) -> str:
-    """As `--json` prints it."""
+    """The JSON text of a value, as `--json` prints it."""
     return msgspec.json.encode(value, enc_hook=list).decode()
 
 
 def run(main: command.Main, argv: Sequence[str] | None = None) -> None:
-    """Run an experiment as `variants.command.run` does."""
+    """Run an experiment and exit, see `variants.command.run`."""
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is loaded; it logs to stderr
     command.run(main, argv)

@@ -54,12 +54,12 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`said`: of a failure, its traceback or what was forbidden."""
+    """`message`: of a failure, its traceback or what was forbidden."""
 
     job: Job
     status: Literal["read", "refused", "failed"]
     seconds: float
-    said: str = ""
+    message: str = ""
 
 
 def run_all(
@@ -111,12 +111,12 @@ class _Worker:
             if self.connection.poll(LIMIT_S):
                 answer: Outcome = self.connection.recv()
                 return answer
-            said = f"took longer than {LIMIT_S:g} s"
+            message = f"took longer than {LIMIT_S:g} s"
         except (EOFError, OSError):
-            said = "the process was killed"
+            message = "the process was killed"
         self.end()
         self._begin()
-        return Outcome(job, "failed", time.monotonic() - start, said)
+        return Outcome(job, "failed", time.monotonic() - start, message)
 
     def end(self) -> None:
         self.process.kill()
@@ -144,8 +144,8 @@ class _Watch:
             changed = [*arguments[:2]]
         elif event == "os.symlink":
             changed = [arguments[1]]
-        made = event == "os.mkdir" and os.path.realpath(os.fsdecode(arguments[0])) == str(self.out)
-        if event in RUNS or not (made or all(self._inside(place) for place in changed)):
+        makes_out = event == "os.mkdir" and os.path.realpath(os.fsdecode(arguments[0])) == str(self.out)
+        if event in RUNS or not (makes_out or all(self._inside(place) for place in changed)):
             self.seen = self.seen or f"{event} {arguments!r:.200}"
             raise PermissionError(self.seen)
 
@@ -177,12 +177,12 @@ def _serve(connection: Connection, folder: Path) -> None:
         call = KINDS[job.kind](Random(f"{job.seed} {job.kind} {job.number}"), place, out)
         os.chdir(out)
         start, watch.seen, watch.out = time.monotonic(), "", out.resolve()
-        status, said = ended(call)
+        status, message = ending(call)
         watch.out = None
         os.chdir(folder)
         if watch.seen:
-            status, said = "failed", f"forbidden: {watch.seen}"
-        connection.send(Outcome(job, status, time.monotonic() - start, said))
+            status, message = "failed", f"forbidden: {watch.seen}"
+        connection.send(Outcome(job, status, time.monotonic() - start, message))
 
 
 def _limit_memory() -> None:
@@ -196,22 +196,22 @@ def _limit_memory() -> None:
         resource.setrlimit(resource.RLIMIT_AS, (most, most))
 
 
-def ended(call: Callable[[], object]) -> tuple[Literal["read", "refused", "failed"], str]:
-    """How a call ended; refused is one line and exit code 2, or a UserError of one line."""
-    out, said = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
-    said.reconfigure(errors="backslashreplace")
+def ending(call: Callable[[], object]) -> tuple[Literal["read", "refused", "failed"], str]:
+    """How a call ended, and its text; refused is one line and exit code 2, or a UserError of one line."""
+    out, err = (io.TextIOWrapper(io.BytesIO(), "utf-8", write_through=True) for _ in range(2))
+    err.reconfigure(errors="backslashreplace")
     code: object = 0
-    with redirect_stdout(out), redirect_stderr(said):
+    with redirect_stdout(out), redirect_stderr(err):
         try:
             call()
         except UserError as error:
             code = 2
-            said.write(refusal(error))
+            err.write(refusal(error))
         except SystemExit as stop:
             code = stop.code or 0
         except BaseException:  # a crash of a library in Rust is no Exception
             return "failed", traceback.format_exc()
-    text = bytes(said.buffer.getvalue()).decode()
+    text = bytes(err.buffer.getvalue()).decode()
     if code == 0:
         return "read", ""
     if code == 2 and text.startswith("error: ") and text.count("\n") == 1 and len(text) < 2000:

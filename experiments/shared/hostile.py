@@ -76,7 +76,7 @@ def beside(place: Path, *names: str) -> None:
 
 
 def warm_up() -> None:
-    """What is loaded or made once: libraries, fonts, the checkpoint."""
+    """Load and make what is needed once: libraries, fonts, the checkpoint."""
     from reports.build import build
     from variants.model import empty_model
 
@@ -208,11 +208,11 @@ def tokenizer(random: Random, place: Path, out: Path) -> Call:
     def call() -> None:
         from experiments.shared.text import Pieces, encoded, end_of_text, load_tokenizer
 
-        found = load_tokenizer(place)
-        end_of_text(found)
-        if found is not None:
-            encoded(found, "t1 hello <b> \0")
-        pieces = Pieces(found)
+        tokenizer = load_tokenizer(place)
+        end_of_text(tokenizer)
+        if tokenizer is not None:
+            encoded(tokenizer, "t1 hello <b> \0")
+        pieces = Pieces(tokenizer)
         pieces.of([0, 1, 5, 100]), pieces.rest()
 
     return call

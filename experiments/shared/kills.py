@@ -33,7 +33,7 @@ class Killed:
 
 
 def moment(record: FloorRecord | None) -> str:
-    """How far a run had come."""
+    """The furthest phase of which a killed run has something in its record."""
     if record is None:
         return "before there was a folder"
     entries = record.variants.values()
@@ -50,7 +50,7 @@ def moment(record: FloorRecord | None) -> str:
 
 def kill_runs(count: int, seed: int, folder: Path, progress: Callable[[int], None]) -> Killed:
     """Kill `count` times, by Ctrl-C and by SIGKILL in turn. A killed run goes on until it is whole."""
-    random, found = Random(f"{seed} kills"), Killed()
+    random, tally = Random(f"{seed} kills"), Killed()
     start = time.monotonic()
     _run([*TINY, *SHORT, "--out", str(folder / "first")]).wait()
     whole_s = time.monotonic() - start
@@ -58,8 +58,8 @@ def kill_runs(count: int, seed: int, folder: Path, progress: Callable[[int], Non
     kills = 0
     while kills < count:
         progress(kills)
-        before = _read(path, found)
-        out = folder / f"{kills}-{found.whole}"
+        before = _read(path, tally)
+        out = folder / f"{kills}-{tally.whole}"
         process = _run(["--resume", str(path), *SHORT] if path else [*TINY, *SHORT, "--out", str(out)])
         try:
             process.wait(random.uniform(0.0, whole_s))
@@ -67,20 +67,20 @@ def kill_runs(count: int, seed: int, folder: Path, progress: Callable[[int], Non
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGINT if kills % 2 else signal.SIGKILL)
             killed = True
-        said = process.communicate(timeout=ENDS_S)[1]
+        err = process.communicate(timeout=ENDS_S)[1]
         path = path or next(out.glob("*"), None)
-        after = _read(path, found)
+        after = _read(path, tally)
         if killed:
             kills += 1
-            found.moments[moment(after)] += 1
-        if "Traceback" in said and path is not None:
-            found.faults.append(said)
+            tally.moments[moment(after)] += 1
+        if "Traceback" in err and path is not None:
+            tally.faults.append(err)
         if before and after and after.samples[: len(before.samples)] != before.samples:
-            found.faults.append(f"{path}: samples were lost")
+            tally.faults.append(f"{path}: samples were lost")
         if after is None or after.environment is None or after.status == "complete":
-            found.whole += after is not None and after.status == "complete"
+            tally.whole += after is not None and after.status == "complete"
             path = None
-    return found
+    return tally
 
 
 def _run(flags: list[str]) -> subprocess.Popen[str]:
@@ -88,7 +88,7 @@ def _run(flags: list[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
 
 
-def _read(path: Path | None, found: Killed) -> FloorRecord | None:
+def _read(path: Path | None, tally: Killed) -> FloorRecord | None:
     """The record, whose report is made too; what keeps either from being made is a fault."""
     if path is None:
         return None
@@ -97,7 +97,7 @@ def _read(path: Path | None, found: Killed) -> FloorRecord | None:
         return RunFolder.load(path, FloorRecord).record
     except UserError as error:
         if (path / "run.json").exists():
-            found.faults.append(str(error))
+            tally.faults.append(str(error))
     except Exception as error:
-        found.faults.append(f"{path}: {one_line(error)}")
+        tally.faults.append(f"{path}: {one_line(error)}")
     return None

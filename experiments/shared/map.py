@@ -55,7 +55,7 @@ def module_of(file: Path) -> str:
     return ".".join(file.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
 
 
-def imported(file: Path) -> set[str]:
+def imports(file: Path) -> set[str]:
     """The modules that a file imports anywhere, inside functions too."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     plain = {alias.name for node in ast.walk(tree) if isinstance(node, ast.Import) for alias in node.names}
@@ -73,7 +73,7 @@ def importers() -> dict[str, set[str]]:
     modules = {module_of(file): file for room in ROOMS for file in files_of(room)}
     by: dict[str, set[str]] = {name: set() for name, file in modules.items() if file.stem != "__init__"}
     for name, file in modules.items():
-        for known in imported(file):
+        for known in imports(file):
             module = known if known in modules else known.rpartition(".")[0]
             if module in by and module != name:
                 by[module].add(name)
@@ -82,11 +82,11 @@ def importers() -> dict[str, set[str]]:
 
 def arrows() -> dict[str, set[str]]:
     """The rooms that each room imports."""
-    known = {room: {room_of(name) for file in files_of(room) for name in imported(file)} for room in ROOMS}
+    known = {room: {room_of(name) for file in files_of(room) for name in imports(file)} for room in ROOMS}
     return {room: {other for other in others if other and other != room} for room, others in known.items()}
 
 
-def drawn() -> str:
+def diagram() -> str:
     """The graph, without an arrow where a longer way says the same, and the sentences."""
     order, direct = list(ROOMS), arrows()
     nearer = {room: others & {*order[: order.index(room)]} for room, others in direct.items()}
@@ -101,13 +101,13 @@ def drawn() -> str:
             *(below(other) for other in others if order.index(other) < order.index(room))
         )
         lines += [f"  {room} --> {other}" for other in order if other in others - implied]
-    return "\n".join([*lines, "```", "", *(f"- `{room}`: {said}" for room, said in ROOMS.items())])
+    return "\n".join([*lines, "```", "", *(f"- `{room}`: {purpose}" for room, purpose in ROOMS.items())])
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     served = importers()
     single = sorted((*by, name) for name, by in served.items() if len(by) == 1)
-    print(drawn())
+    print(diagram())
     print(f"\n{len(single)} of {len(served)} modules serve one other only:")
     for by, name in single:
         print(f"- {by}: {name}")

@@ -53,9 +53,9 @@ def chosen_variants(
 
 
 def with_flags(workload: Workload, arguments: argparse.Namespace) -> Workload:
-    """With --steps and --rounds, where they were given."""
-    given = {name: getattr(arguments, name) for name in ("steps", "rounds")}
-    return replace(workload, **{name: value for name, value in given.items() if value is not None})
+    """The workload with --steps and --rounds, where they were given."""
+    flags = {name: getattr(arguments, name) for name in ("steps", "rounds")}
+    return replace(workload, **{name: value for name, value in flags.items() if value is not None})
 
 
 def contexts_that_fit(wanted: Iterable[int], config: GPTConfig, after: int) -> tuple[int, ...]:

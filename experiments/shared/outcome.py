@@ -35,14 +35,14 @@ class Outcome:
 
 
 def conclude(
-    arguments: argparse.Namespace, doc: str, run: RunFolder[Record], outcome: Outcome, **found: object
+    arguments: argparse.Namespace, doc: str, run: RunFolder[Record], outcome: Outcome, **fields: object
 ) -> int:
-    """End an experiment that holds claims of the articles against its run; `found` goes into --json."""
+    """End an experiment that holds claims of the articles against its run; `fields` go into --json."""
     checks = [*outcome.statements, *outcome.compared]
     run.update(claims=claims.rows(checks))
     notes = [Bullets(outcome.notes)] if outcome.notes else []
     page = page_of(doc, run, outcome.verdict, [*outcome.measured, *notes])
-    return publish(arguments, run, page, **found, claims=run.record.claims, verdict=outcome.verdict)
+    return publish(arguments, run, page, **fields, claims=run.record.claims, verdict=outcome.verdict)
 
 
 def page_of(
@@ -53,8 +53,8 @@ def page_of(
     return experiment.page(run.record, question[:1].upper() + question[1:], answer, measured, further)
 
 
-def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, **found: object) -> int:
-    """Keep the page, make its report, print it; with --json also `found`. Returns the exit code."""
+def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, **fields: object) -> int:
+    """Keep the page, make its report, print it; with --json also `fields`. Returns the exit code."""
     from reports.printers.console import show
     from reports.write import write
 
@@ -64,5 +64,5 @@ def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, *
     show(cli.console(arguments), page, f"Report: {run.path / 'report.md'}, report.html")
     if arguments.json:
         about = {"experiment": run.record.kind(), "status": run.record.status}
-        cli.print_json({"run": str(run.path), **about, **found})
+        cli.print_json({"run": str(run.path), **about, **fields})
     return 0

@@ -38,7 +38,10 @@ class Part:
 
 @dataclass
 class Result:
-    """`status`: passed, failed, timed out, not started. `reason`: the last thing that a failed part said."""
+    """`status`: passed, failed, timed out, not started. `reason`: the last line of a failed part.
+
+    `found` is the JSON that a part printed or stored.
+    """
 
     name: str
     status: str
@@ -84,17 +87,17 @@ def run_part(
         return Result(part.name, "failed", time.monotonic() - start, str(error))
     late = False
     try:
-        out, said = process.communicate(timeout=limit_s)
+        out, err = process.communicate(timeout=limit_s)
     except subprocess.TimeoutExpired:
         late = True
-        out, said = _interrupt(process)
-    log.write_text(out + said, encoding="utf-8")
-    status, reason, found = _outcome(part, process.returncode, out, said)
+        out, err = _interrupt(process)
+    log.write_text(out + err, encoding="utf-8")
+    status, reason, answer = _outcome(part, process.returncode, out, err)
     if late:
         status, reason = "timed out", f"after {limit_s:.0f} s"
     if status != "passed" and part.runs is not None:
-        found = _left_behind(part.runs)
-    return Result(part.name, status, time.monotonic() - start, reason, found)
+        answer = _stored_summary(part.runs)
+    return Result(part.name, status, time.monotonic() - start, reason, answer)
 
 
 def _interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
@@ -107,10 +110,10 @@ def _interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
         return process.communicate()
 
 
-def _outcome(part: Part, code: int, out: str, said: str) -> tuple[str, str, dict[str, Any]]:
+def _outcome(part: Part, code: int, out: str, err: str) -> tuple[str, str, dict[str, Any]]:
     """(status, reason, what its last line holds) of a part that ended by itself."""
     if code:
-        last = (said.strip() or out.strip() or "nothing").splitlines()[-1][:MAX_REASON]
+        last = (err.strip() or out.strip() or "nothing").splitlines()[-1][:MAX_REASON]
         return "failed", f"exit code {code}: {last}", {}
     if not part.parsed:
         return "passed", "", {}
@@ -120,8 +123,8 @@ def _outcome(part: Part, code: int, out: str, said: str) -> tuple[str, str, dict
         return "failed", "no JSON on the last line", {}
 
 
-def _left_behind(runs: Path) -> dict[str, Any]:
-    """What a study that did not end has stored."""
+def _stored_summary(runs: Path) -> dict[str, Any]:
+    """The summary of what a study that did not end has stored; empty where there is none."""
     from profiling.results.folder import RunFolder
     from profiling.results.record import FloorRecord
     from profiling.results.summary import summary

@@ -17,21 +17,21 @@ Rows = list[PeerRow]
 
 def end(arguments: argparse.Namespace, doc: str, run: RunFolder[PeersRecord], workload: PeersWorkload) -> int:
     """Keep, report and print what was measured."""
-    found = {context: rows(run.record, context) for context in workload.contexts}
-    first = next(iter(found.values()))
+    by_context = {context: rows(run.record, context) for context in workload.contexts}
+    first = next(iter(by_context.values()))
     verdict = _verdict(first)
     measured: list[Block] = [
         _figure(first, workload),
-        *(_steps(context, made) for context, made in found.items()),
-        *(_fastest(context, made) for context, made in found.items()),
+        *(_steps(context, engine_rows) for context, engine_rows in by_context.items()),
+        *(_fastest(context, engine_rows) for context, engine_rows in by_context.items()),
         _settings(run.record.engines),
         Bullets(_notes(run.record, workload, first)),
     ]
     page = page_of(doc, run, verdict, measured)
-    return publish(arguments, run, page, contexts=found, verdict=verdict)
+    return publish(arguments, run, page, contexts=by_context, verdict=verdict)
 
 
-def _steps(context: int, made: Rows) -> Table:
+def _steps(context: int, engine_rows: Rows) -> Table:
     cells = [
         (
             row.precision,
@@ -42,13 +42,13 @@ def _steps(context: int, made: Rows) -> Table:
             interval(row.ratio),
             "unknown" if row.right_tokens is None else f"{row.right_tokens:.0%}",
         )
-        for row in made
+        for row in engine_rows
     ]
     heads = ("precision", "engine", "version", "median ms", "p95 ms", "over one launch", "as sdpa")
     return Table(heads, cells, 3, f"Step after a prompt of {context}")
 
 
-def _fastest(context: int, made: Rows) -> Table:
+def _fastest(context: int, engine_rows: Rows) -> Table:
     cells = [
         (
             precision,
@@ -57,7 +57,7 @@ def _fastest(context: int, made: Rows) -> Table:
             f"{other.step_ms.median:.2f}",
             interval(other.ratio),
         )
-        for precision, (mine, other) in fastest_others(made).items()
+        for precision, (mine, other) in fastest_others(engine_rows).items()
     ]
     heads = ("precision", "one launch, ms", "fastest of others", "its ms", "over one launch")
     title = f"Our one launch and the fastest of others, prompt of {context}"
@@ -76,19 +76,19 @@ def _settings(engines: dict[str, PeerEntry]) -> Table:
     return Table(("engine", "version", "settings"), cells, 3, "Settings")
 
 
-def _figure(made: Rows, workload: PeersWorkload) -> Figure:
-    drawn = []
+def _figure(engine_rows: Rows, workload: PeersWorkload) -> Figure:
+    bars = []
     for precision in AGAINST:
-        of_it = [row for row in made if row.precision == precision]
+        of_it = [row for row in engine_rows if row.precision == precision]
         for row in sorted(of_it, key=lambda row: row.step_ms.median):
             ms, ratio = row.step_ms.median, row.ratio
             text = f"{ms:.2f} ms" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
-            drawn.append(Bar(row.name, {"ours" if row.ours else "others": ms}, text, group=precision))
+            bars.append(Bar(row.name, {"ours" if row.ours else "others": ms}, text, group=precision))
     caption = f"Median step after a prompt of {workload.contexts[0]}."
-    return Figure("peers", caption, [Bars("median step, ms", drawn)])
+    return Figure("peers", caption, [Bars("median step, ms", bars)])
 
 
-def _notes(record: PeersRecord, workload: PeersWorkload, made: Rows) -> list[str]:
+def _notes(record: PeersRecord, workload: PeersWorkload, engine_rows: Rows) -> list[str]:
     environment = record.environment
     assert environment is not None  # described before anything is timed
     notes = [
@@ -98,15 +98,15 @@ def _notes(record: PeersRecord, workload: PeersWorkload, made: Rows) -> list[str
         f"{environment.simd}, load at start {environment.load_at_start:.2f}",
         "as sdpa: tokens equal to those of our float32 `sdpa`; random weights have close logits",
     ]
-    if names := wrong(made):
+    if names := wrong(engine_rows):
         notes.append(f"float32 and yet other tokens: {', '.join(names)}; their time is of other work")
     return notes
 
 
-def _verdict(made: Rows) -> str:
-    found = fastest_others(made)
+def _verdict(engine_rows: Rows) -> str:
+    pairs = fastest_others(engine_rows)
     parts = [
         f"{precision}: {mine.step_ms.median:.1f} ms, {other.name} takes {interval(other.ratio)} times as long"
-        for precision, (mine, other) in found.items()
+        for precision, (mine, other) in pairs.items()
     ]
     return f"Our one launch and the fastest of others: {'; '.join(parts) or 'nothing to compare'}."

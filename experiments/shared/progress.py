@@ -52,13 +52,13 @@ class ProgressLine:
             self._redraw()
         elif not self.quiet and (changed or done == total or self._due()):
             self.printed = time.monotonic()
-            sys.stderr.write(f"{what}: {done}/{total}{self._left()}\n")
+            sys.stderr.write(f"{what}: {done}/{total}{self._time_left()}\n")
             sys.stderr.flush()
 
     def _due(self) -> bool:
         return time.monotonic() - self.printed >= PLAIN_EVERY_S
 
-    def _left(self) -> str:
+    def _time_left(self) -> str:
         """Time left at the rate so far; nothing before there is a rate."""
         if not self.first < self.done < self.total:
             return ""
@@ -71,10 +71,10 @@ class ProgressLine:
         from rich.text import Text
 
         full = BAR * self.done // max(1, self.total)
-        line = f"{'━' * full}{'╌' * (BAR - full)} {self.what}: {self.done}/{self.total}{self._left()}"
-        shown: list[Any] = [Text(line, no_wrap=True, overflow="ellipsis")]
-        made = self.table() if self.table else None
+        line = f"{'━' * full}{'╌' * (BAR - full)} {self.what}: {self.done}/{self.total}{self._time_left()}"
+        text = Text(line, no_wrap=True, overflow="ellipsis")
+        table = self.table() if self.table else None
         if self.live is None:
             self.live = Live(console=Console(stderr=True), auto_refresh=False, transient=True)
             self.live.start()
-        self.live.update(Group(*shown, *([made] if made else [])), refresh=True)
+        self.live.update(Group(text, *([table] if table else [])), refresh=True)

@@ -45,7 +45,7 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
         torch.set_num_threads(arguments.threads)
     config = PRESETS.get(arguments.model)
     if arguments.model.startswith(SHAPE):
-        config = gpt_config(_described(arguments.model.removeprefix(SHAPE)), positions)
+        config = gpt_config(_hf_config(arguments.model.removeprefix(SHAPE)), positions)
     if config is not None:
         needed, free = parameters(config) * dtype.itemsize, free_bytes(device)
         if needed > free:
@@ -65,11 +65,11 @@ def limit_of(name: str) -> int | None:
     if name in PRESETS:
         return None
     where = name.removeprefix(SHAPE)
-    config = _described(where if name.startswith(SHAPE) else str(Path(where) / "config.json"))
+    config = _hf_config(where if name.startswith(SHAPE) else str(Path(where) / "config.json"))
     return config.whole("max_position_embeddings", config.get("n_ctx"))
 
 
-def _described(shape: str) -> HfConfig:
+def _hf_config(shape: str) -> HfConfig:
     """A known config by name, or a config.json."""
     if shape in KNOWN_CONFIGS:
         return HfConfig.of(KNOWN_CONFIGS[shape], shape)

@@ -86,7 +86,7 @@ def dtypes_table(shape: ModelShape, context: int, batch: int) -> Table:
 
 
 def doubling_table(shape: ModelShape, kv: KvFormat, context: int) -> Table:
-    """What doubles when the context doubles, and what quadruples."""
+    """A table of what doubles when the context doubles, and what quadruples."""
     rows = [(what, f"{times:.2f}x") for what, times in doubling(shape, kv, context).items()]
     return Table(("what", "becomes"), rows, title=f"Context doubled, from {context:,} tokens")
 
@@ -102,7 +102,7 @@ def sizes_figure(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batch
 def plan_section(
     shape: ModelShape, plans: dict[int, FittingPlan], memory: tuple[float, float, float], command: str | None
 ) -> Section:
-    """How many tokens and requests fit. `memory`: device GiB, usable share, GiB for other things."""
+    """The section on what fits. `memory`: device GiB, usable share, GiB for other things."""
     device_gib, utilisation, other_gib = memory
     some = next(iter(plans.values()))
     tokens = f" = {some.tokens:,} tokens" if some.tokens is not None else ""

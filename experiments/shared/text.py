@@ -41,8 +41,8 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
 
 def end_of_text(tokenizer: Any | None) -> int | None:
     """The token after which a GPT-2 model's text is over; None where no tokenizer names one."""
-    found: int | None = None if tokenizer is None else tokenizer.token_to_id(END_OF_TEXT)
-    return found
+    token: int | None = None if tokenizer is None else tokenizer.token_to_id(END_OF_TEXT)
+    return token
 
 
 class Pieces:
@@ -52,7 +52,7 @@ class Pieces:
         self.tokenizer, self.ids, self.written = tokenizer, list[int](), 0
 
     def of(self, ids: Sequence[int]) -> str:
-        """What these tokens add to the text."""
+        """The text that these tokens add, as far as its characters are whole."""
         if self.tokenizer is None:
             return "".join(f"{i} " for i in ids)
         self.ids += ids

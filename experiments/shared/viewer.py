@@ -181,8 +181,8 @@ class Board:
         command = [sys.executable, "-m", "tensorboard.main", *flags]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
         try:
-            _, said = process.communicate()
-            last = said.strip().splitlines()[-1:] or ["it said nothing"]
+            _, err = process.communicate()
+            last = err.strip().splitlines()[-1:] or ["it said nothing"]
             raise UserError(f"TensorBoard ended with code {process.returncode}: {last[0]}")
         finally:
             process.terminate()
@@ -224,6 +224,6 @@ def unreachable_note() -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((HOST, 0))
-        return int(found.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind((HOST, 0))
+        return int(listener.getsockname()[1])
