@@ -35,8 +35,8 @@ HOST_LABELS = {
     "python": "Python outside ops",
     "unknown": "unknown: no event covers it",
 }
-Shown = dict[str, str | float]  # what a slice says when it is opened
-Slice = tuple[int, int, str, Shown]
+Details = dict[str, str | float]  # what a slice says when it is opened
+Slice = tuple[int, int, str, Details]
 """Start and end in ns on the file's clock, name, and what a viewer shows when the slice is clicked."""
 
 
@@ -54,44 +54,44 @@ def annotated(path: Path) -> bytes:
 
 def trace_rows(trace: Trace) -> dict[str, list[Slice]]:
     """Row name -> its slices by time: the steps, then per device its waits by cause, or the host's parts."""
-    found = steps(trace)
-    attribution = attribute(trace, found)
-    rows = {STEP_ROW: list(_steps(found, attribution))}
+    marks = steps(trace)
+    attribution = attribute(trace, marks)
+    rows = {STEP_ROW: list(_steps(marks, attribution))}
     devices = sorted(set(attribution.intervals["device"]) - {HOST})
     for device in devices:
         name = GAP_ROW if len(devices) == 1 else f"{GAP_ROW}, device {device}"
         rows[name] = list(_waits(trace, attribution, device))
-    if not devices and len(found):
-        rows[HOST_ROW] = [part for window in found.windows() for part in host_parts(trace, *window)]
+    if not devices and len(marks):
+        rows[HOST_ROW] = [part for window in marks.windows() for part in host_parts(trace, *window)]
     return rows
 
 
-def _steps(found: Steps, attribution: Attribution) -> Iterator[Slice]:
-    names = found.table["name"].astype(str)
+def _steps(marks: Steps, attribution: Attribution) -> Iterator[Slice]:
+    names = marks.table["name"].astype(str)
     parts = dict(iter(attribution.parts.groupby("step")))
     counts = attribution.counts.set_index("step").to_dict("index")
-    for step, (name, (start, end, _)) in enumerate(zip(names, found.windows(), strict=True)):
-        shown: Shown = {"steps found by": found.source}
+    for step, (name, (start, end, _)) in enumerate(zip(names, marks.windows(), strict=True)):
+        details: Details = {"steps found by": marks.source}
         for row in parts[step].to_dict("records"):
-            shown[f"{row['device']} {row['part']} (us)"] = row["us"]
-        shown |= {str(what): n for what, n in counts[step].items()}
-        yield start, end, f"step {step}: {name}", shown
+            details[f"{row['device']} {row['part']} (us)"] = row["us"]
+        details |= {str(what): n for what, n in counts[step].items()}
+        yield start, end, f"step {step}: {name}", details
 
 
 def _waits(trace: Trace, attribution: Attribution, device: str) -> Iterator[Slice]:
     """Lead-in and tail as one slice each; gaps cut where the call that ended them starts and ends."""
     waits = attribution.waits[attribution.waits["device"] == device]
     for wait in waits.to_dict("records"):
-        shown: Shown = {"step": wait["step"]}
+        details: Details = {"step": wait["step"]}
         if wait["ender"] >= 0:
-            shown["ended by"] = str(trace.device_events["name"].loc[wait["ender"]])
+            details["ended by"] = str(trace.device_events["name"].loc[wait["ender"]])
         at = int(wait["start_ns"])
         if wait["where"] != "gap":
-            yield at, int(wait["end_ns"]), LABELS[wait["where"]], shown
+            yield at, int(wait["end_ns"]), LABELS[wait["where"]], details
             continue
         for part in SPLIT:
             if wait[part]:
-                yield at, at + int(wait[part]), LABELS[part], shown
+                yield at, at + int(wait[part]), LABELS[part], details
                 at += int(wait[part])
 
 
@@ -130,8 +130,8 @@ def _events(rows: dict[str, list[Slice]], pid: int) -> Iterator[bytes]:
     for tid, (name, slices) in enumerate(rows.items(), start=1):
         yield _named("thread_name", pid, tid, name=name)
         yield _named("thread_sort_index", pid, tid, sort_index=tid)
-        for start, end, label, shown in slices:
-            head = {"ph": "X", "cat": CATEGORY, "name": label, "pid": pid, "tid": tid, "args": shown}
+        for start, end, label, details in slices:
+            head = {"ph": "X", "cat": CATEGORY, "name": label, "pid": pid, "tid": tid, "args": details}
             times = f',"ts":{_us(start)},"dur":{_us(end - start)}}}'  # exact, where a float loses digits
             yield orjson.dumps(head)[:-1] + times.encode()
 

@@ -69,9 +69,9 @@ def compare(this: Explanation, other: Explanation) -> Comparison:
     return Comparison(rows, changes, _finding(rows, my_kernels, their_kernels))
 
 
-def _per_step(found: Explanation) -> dict[str, float | None]:
-    of = found.device or HOST
-    attribution = found.attribution
+def _per_step(explanation: Explanation) -> dict[str, float | None]:
+    of = explanation.device or HOST
+    attribution = explanation.attribution
     judged = attribution.judged(of)
     counts = attribution.counts
     counts = counts[counts["step"].isin(judged)]
@@ -84,15 +84,19 @@ def _per_step(found: Explanation) -> dict[str, float | None]:
     return out | dict(zip(means.index.astype(str), means.tolist(), strict=True))
 
 
-def _kernels(found: Explanation) -> dict[str, Kernel]:
+def _kernels(explanation: Explanation) -> dict[str, Kernel]:
     """Per kernel name: `per_step` (count) and `mean_us`, over the judged steps of the main device."""
-    if found.device is None:
+    if explanation.device is None:
         return {}
-    judged = found.attribution.judged(found.device)
-    work = found.trace.device_events
-    work = work[(work["device"] == found.device) & (work["kind"] == "kernel")]
-    own = work[np.isin(found.attribution.owner.loc[work.index], judged)]
-    lasted = (own["end_ns"] - own["start_ns"]).groupby(own["name"].astype(object)).agg(["size", "mean"])
+    judged = explanation.attribution.judged(explanation.device)
+    work = explanation.trace.device_events
+    work = work[(work["device"] == explanation.device) & (work["kind"] == "kernel")]
+    kernels = work[np.isin(explanation.attribution.owner.loc[work.index], judged)]
+    lasted = (
+        (kernels["end_ns"] - kernels["start_ns"])
+        .groupby(kernels["name"].astype(object))
+        .agg(["size", "mean"])
+    )
     columns = (lasted.index.tolist(), lasted["size"].tolist(), lasted["mean"].tolist())
     return {
         str(name): {"per_step": n / len(judged), "mean_us": mean / 1000}

@@ -60,7 +60,7 @@ def clocks_of(calls: pd.DataFrame, work: pd.DataFrame) -> Clocks:
     low = int((linked["call_start_ns"] - linked["start_ns"]).max()) if len(linked) else None
     spares = [
         _spare_ns(rows["call_end_ns"], rows["end_ns"], syncs["start_ns"], syncs["end_ns"])
-        for rows, syncs in _synced(calls, linked)
+        for rows, syncs in _work_and_syncs(calls, linked)
     ]
     if work["device"].nunique() == 1:  # ids grow with time, so they order calls that the file does not hold
         early = work[(work["call"] < 0) & (work["correlation"] >= 0)]
@@ -70,7 +70,7 @@ def clocks_of(calls: pd.DataFrame, work: pd.DataFrame) -> Clocks:
     return Clocks(low, min(bounds, default=None))
 
 
-def _synced(calls: pd.DataFrame, linked: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
+def _work_and_syncs(calls: pd.DataFrame, linked: pd.DataFrame) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     """Device work, and the syncs that wait for all of it: of one device every thread's, else each thread's
     own; syncs of a stream only where the device shows no other.
     """
@@ -80,21 +80,21 @@ def _synced(calls: pd.DataFrame, linked: pd.DataFrame) -> list[tuple[pd.DataFram
     if linked["device"].nunique() == 1:
         return [(linked, syncs)]
     threads = calls["thread"].to_numpy()[linked["call"].to_numpy()]
-    own = [(rows, syncs[syncs["thread"] == thread]) for thread, rows in linked.groupby(threads)]
-    return [(rows, waits) for rows, waits in own if rows["device"].nunique() == 1]
+    by_thread = [(rows, syncs[syncs["thread"] == thread]) for thread, rows in linked.groupby(threads)]
+    return [(rows, waits) for rows, waits in by_thread if rows["device"].nunique() == 1]
 
 
 def _spare_ns(
-    launched: pd.Series[int], ended: pd.Series[int], asked: pd.Series[int], returned: pd.Series[int]
+    launch: pd.Series[int], end: pd.Series[int], sync_start: pd.Series[int], sync_end: pd.Series[int]
 ) -> int | None:
     """The least time from the end of device work to the return of a sync that was asked for after its launch.
 
-    `launched` and `asked` on one scale, `ended` and `returned` in ns.
+    `launch` and `sync_start` on one scale, `end` and `sync_end` in ns.
     """
-    order = np.argsort(launched.to_numpy(), kind="stable")
-    reach = np.maximum.accumulate(ended.to_numpy()[order])
-    before = np.searchsorted(launched.to_numpy()[order], asked.to_numpy(), "right")
-    spare = returned.to_numpy()[before > 0] - reach[before[before > 0] - 1]
+    order = np.argsort(launch.to_numpy(), kind="stable")
+    reach = np.maximum.accumulate(end.to_numpy()[order])
+    before = np.searchsorted(launch.to_numpy()[order], sync_start.to_numpy(), "right")
+    spare = sync_end.to_numpy()[before > 0] - reach[before[before > 0] - 1]
     return int(spare.min()) if len(spare) else None
 
 
@@ -158,12 +158,12 @@ def _out_of_order(start: Int, call: Int) -> Int:
     if not (ordered < reach - OUT_OF_ORDER_NS).any():
         return np.empty(0, np.int64)
     rising = _longest_rising(ordered)
-    kept = ordered[rising]
+    rest = ordered[rising]
     place = np.searchsorted(
         rising, np.arange(len(ordered))
     )  # a row starts between its neighbours that are kept
-    low = np.append(ordered.min(), kept)[place]
-    high = np.append(kept, ordered.max())[place]
+    low = np.append(ordered.min(), rest)[place]
+    high = np.append(rest, ordered.max())[place]
     return order[(ordered < low - OUT_OF_ORDER_NS) | (ordered > high + OUT_OF_ORDER_NS)]
 
 

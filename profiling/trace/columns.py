@@ -108,9 +108,9 @@ def nanoseconds(values: list[Any]) -> tuple[Int, npt.NDArray[np.bool_]]:
         return np.where(good, array, 0).astype(np.int64) * 1000, good
     if array.dtype.kind == "f":
         good = np.isfinite(array) & (np.abs(array) < _LIMIT_US)
-        kept = np.where(good, array, 0.0)
-        whole = np.floor(kept)  # split first: the product of a large time and 1000 is not exact
-        return whole.astype(np.int64) * 1000 + np.rint((kept - whole) * 1000).astype(np.int64), good
+        finite = np.where(good, array, 0.0)
+        whole = np.floor(finite)  # split first: the product of a large time and 1000 is not exact
+        return whole.astype(np.int64) * 1000 + np.rint((finite - whole) * 1000).astype(np.int64), good
     exact = [_exact_ns(v) for v in values]
     return (
         np.array([0 if ns is None else ns for ns in exact], np.int64),
@@ -201,15 +201,15 @@ class Builder:
         for event in events:
             if event.name in ("process_name", "process_labels"):
                 args, pid = _args(event.args), str(event.pid)
-                said = str(args.name or args.labels)
-                self.processes[pid] = f"{self.processes.get(pid, '')} {said}".strip()
+                name = str(args.name or args.labels)
+                self.processes[pid] = f"{self.processes.get(pid, '')} {name}".strip()
 
     def _count_unread(self, events: Iterable[Event]) -> None:
         for event in events:
             pid = str(event.pid)
             rows, of_device = self.unread.get(pid, (0, 0))
-            found = DEVICE_ARGUMENTS.search(bytes(event.args)) is not None
-            self.unread[pid] = rows + 1, of_device + found
+            on_device = DEVICE_ARGUMENTS.search(bytes(event.args)) is not None
+            self.unread[pid] = rows + 1, of_device + on_device
 
     def unknown_devices(self) -> dict[str, int]:
         """Device -> events that look like its work and are not read: all of a process named like a device,

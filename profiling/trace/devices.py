@@ -123,7 +123,7 @@ def _link(work: pd.DataFrame, calls: pd.DataFrame) -> Int:
     outermost = _outermost(ids, calls["start_ns"].to_numpy()[rows], calls["end_ns"].to_numpy()[rows])
     ids, rows = ids[outermost], rows[outermost]
     first = np.searchsorted(ids, wanted, "left")
-    found = (np.searchsorted(ids, wanted, "right") > first) & (wanted >= 0)
+    has_call = (np.searchsorted(ids, wanted, "right") > first) & (wanted >= 0)
     # The last of the id's calls that starts no later: both by (id, start), the calls first where equal.
     every_id = np.concatenate([ids, wanted])
     every_start = np.concatenate([calls["start_ns"].to_numpy()[rows], work["start_ns"].to_numpy()])
@@ -132,7 +132,7 @@ def _link(work: pd.DataFrame, calls: pd.DataFrame) -> Int:
     last = np.empty(len(every_id), np.int64)
     last[ordered] = np.cumsum(~is_work[ordered]) - 1
     at = np.clip(np.maximum(last[len(ids) :], first), 0, len(rows) - 1)
-    return np.where(found, rows[at], -1)
+    return np.where(has_call, rows[at], -1)
 
 
 def _outermost(ids: Int, start: Int, end: Int) -> npt.NDArray[np.bool_]:
@@ -160,8 +160,8 @@ def matching(names: pd.Series[Any], pattern: re.Pattern[str]) -> npt.NDArray[np.
     """Per row of a categorical column whether its name matches from the start; each name is looked at
     once.
     """
-    found = np.array([pattern.match(str(name)) is not None for name in names.cat.categories], np.bool_)
-    return found[names.cat.codes.to_numpy()] if len(found) else np.zeros(len(names), np.bool_)
+    matches = np.array([pattern.match(str(name)) is not None for name in names.cat.categories], np.bool_)
+    return matches[names.cat.codes.to_numpy()] if len(matches) else np.zeros(len(names), np.bool_)
 
 
 def host_waits_of(calls: pd.DataFrame, work: pd.DataFrame) -> pd.DataFrame:

@@ -78,8 +78,8 @@ def steps(trace: Trace, pattern: str | None = None) -> Steps:
     chosen = annotations[annotations["name"].str.fullmatch(ENGINE_STEP)]
     if len(chosen):
         return _finish(trace, chosen, f"engine annotations like {str(chosen['name'].iat[0])[:40]!r}")
-    found = _by_repeated_annotation(trace, annotations) or _by_repetition(trace)
-    return found or _whole(trace)
+    repeated = _by_repeated_annotation(trace, annotations) or _by_repetition(trace)
+    return repeated or _whole(trace)
 
 
 def _windows(rows: pd.DataFrame) -> pd.DataFrame:
@@ -190,8 +190,8 @@ def _finish(trace: Trace, rows: pd.DataFrame, source: str) -> Steps:
     alone = pd.concat([_disjoint(group) for _, group in rows.groupby("thread")])
     if len(alone) < len(rows):
         notes.append(f"{len(rows) - len(alone)} annotations inside another step's are counted as that step")
-    alone, said = _ends(rows, alone)
-    notes += said
+    alone, cuts = _ends(rows, alone)
+    notes += cuts
     if len(_outermost(alone)) < len(alone):
         main = _busiest_thread(trace, alone)
         others = int((alone["thread"] != main).sum())

@@ -54,9 +54,9 @@ def _by_device(prefix: str, trace: Trace) -> dict[str, Trace]:
     on_device = events["cat"].isin(list(DEVICE_CATEGORIES))
     for own_threads, devices in together:
         theirs = events["thread"].isin(own_threads) | ~events["thread"].isin(launching)
-        own = (on_device & events["device"].isin(devices)) | (~on_device & theirs)
+        of_rank = (on_device & events["device"].isin(devices)) | (~on_device & theirs)
         name = f"{prefix} device {', '.join(sorted(devices))}".strip()
-        out[name] = _part(trace, events[own])
+        out[name] = _part(trace, events[of_rank])
     return out
 
 

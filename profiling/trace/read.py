@@ -188,15 +188,15 @@ def metadata(source: Source) -> dict[str, Any]:
     text = b"[]" if is_list else source.head + b"]"
     text += source.tail if source.tail is not None else (b"" if is_list else b"}")
     try:
-        found = orjson.loads(text)
+        document = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         if error.msg.startswith("unexpected content after document"):
             source.warn("the file holds more than one JSON document; what follows the first one is not read")
             text = text.decode("utf-8", "replace")[: error.pos].encode()
-        found = loads_or_none(text)
-    if isinstance(found, dict):
-        found.pop("traceEvents", None)
-        return found
+        document = loads_or_none(text)
+    if isinstance(document, dict):
+        document.pop("traceEvents", None)
+        return document
     if not is_list:
         source.warn("the part beside the events is not valid JSON and is left out")
     return {}

@@ -147,16 +147,16 @@ def window_numbers(trace: Trace, windows: pd.DataFrame) -> list[Numbers]:
     }
     for kind, rows in kinds.items():
         key = f"{kind}_launch_calls" if kind in ("kernel", "graph") else f"{kind}_calls"
-        columns[key] = _started(rows["start_ns"].to_numpy(), start, end).tolist()
+        columns[key] = _counts_in(rows["start_ns"].to_numpy(), start, end).tolist()
     syncs = kinds["sync"]
-    waited = _started(syncs["start_ns"].to_numpy(), start, end, np.asarray(_durations(syncs), np.int64))
+    waited = _counts_in(syncs["start_ns"].to_numpy(), start, end, np.asarray(_durations(syncs), np.int64))
     columns["sync_us"] = (waited / 1000).tolist()
     devices = {of: _device_windows(work, start, end) for of, work in by_device(trace.device_events).items()}
     columns["devices"] = [{of: rows[i] for of, rows in devices.items()} for i in range(len(start))]
     return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
 
 
-def _started(times: Int, start: Int, end: Int, weights: Int | None = None) -> Int:
+def _counts_in(times: Int, start: Int, end: Int, weights: Int | None = None) -> Int:
     """Per window [start, end) how many of `times`, which ascend, lie in it, or the sum of their weights."""
     ones = np.ones(len(times), np.int64) if weights is None else weights
     summed = np.concatenate([[0], np.cumsum(ones)])
@@ -173,10 +173,10 @@ def _device_windows(work: pd.DataFrame, start: Int, end: Int) -> list[Numbers]:
     columns: dict[str, Int] = {
         "first": np.searchsorted(called, start),
         "last": np.searchsorted(called, end),
-        "kernels": _started(called, start, end, is_kernel[by_call]),
+        "kernels": _counts_in(called, start, end, is_kernel[by_call]),
         "clipped": clipped,
         "idle": end - start - clipped,
-        "kernels_started": _started(begins, start, end, is_kernel),
+        "kernels_started": _counts_in(begins, start, end, is_kernel),
     }
     rows = []
     for window_start, window_end, *values in zip(
@@ -190,12 +190,16 @@ def _device_windows(work: pd.DataFrame, start: Int, end: Int) -> list[Numbers]:
             "gpu_span_us": None,
             "clipped": {"busy_us": us(busy), "idle_us": us(idle), "kernels_started": kernels_started},
         }
-        own = np.sort(by_call[first:last])
-        rows.append(numbers | _own(begins[own], ends[own], window_start, window_end) if len(own) else numbers)
+        launched = np.sort(by_call[first:last])
+        rows.append(
+            numbers | _span_numbers(begins[launched], ends[launched], window_start, window_end)
+            if len(launched)
+            else numbers
+        )
     return rows
 
 
-def _own(begins: Int, ends: Int, start: int, end: int) -> Numbers:
+def _span_numbers(begins: Int, ends: Int, start: int, end: int) -> Numbers:
     reach = np.maximum.accumulate(ends)
     waits = np.maximum(begins[1:] - reach[:-1], 0)
     span, idle = int(reach[-1] - begins[0]), int(waits.sum())

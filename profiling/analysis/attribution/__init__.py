@@ -81,8 +81,8 @@ Attributed: TypeAlias = tuple[Trace, Steps, Attribution]
 def attributed(path: Path) -> Attributed:
     """A trace file with its steps and where their time goes; UserError where nothing can be read."""
     trace = load(path)
-    found = steps_of(trace)
-    return trace, found, attribute(trace, found)
+    steps = steps_of(trace)
+    return trace, steps, attribute(trace, steps)
 
 
 def _on_devices(work: pd.DataFrame, steps: Steps, owner: pd.Series[int]) -> dict[str, pd.DataFrame]:
@@ -107,8 +107,8 @@ def _on_host(trace: Trace, steps: Steps) -> dict[str, pd.DataFrame]:
     parts = np.zeros((len(steps), len(cpu.PARTS)), np.int64)
     ops = trace.host_ops
     for thread in np.unique(threads).tolist():
-        own = threads == thread
-        parts[own] = cpu.parts_ns(ops[ops["thread"] == thread], begin[own], end[own])
+        here = threads == thread
+        parts[here] = cpu.parts_ns(ops[ops["thread"] == thread], begin[here], end[here])
     step = np.arange(len(steps))
     divided = {"part": list(cpu.PARTS) * len(step), "ns": parts.ravel()}
     spans = {"step": step, "device": HOST, "start_ns": begin, "end_ns": end}

@@ -66,8 +66,8 @@ def _divide(waits: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     waited = np.minimum(covered_ns(start, start + before, trace.host_waits), own_before)
     # Step marks cut a wait into pieces, which are judged as the one that a launch ended.
     ender = waits["ender"].to_numpy()
-    whole = pd.DataFrame({"start": start, "own": own_before - waited}).groupby(ender)
-    began, paused = whole["start"].transform("min").to_numpy(), whole["own"].transform("sum").to_numpy()
+    whole = pd.DataFrame({"start": start, "host": own_before - waited}).groupby(ender)
+    began, paused = whole["start"].transform("min").to_numpy(), whole["host"].transform("sum").to_numpy()
     pause = _is_pause(paused, trace.device_events["call_kind"].to_numpy()[ender], last) | last
     ran_dry = covered_ns(began - 1, began, trace.host_waits) > 0
     sync = np.where(pause, waited, np.where(ran_dry, own_before + own_during, 0))

@@ -50,8 +50,8 @@ def _impossible(trace: Trace) -> str | None:
     reasons = ", ".join(f"{n} x {why}" for why, n in bad["reason"].value_counts().items())
     first = bad.iloc[0]
     lasts = (first["end_ns"] - first["start_ns"]) / 1000
-    shown = f"{str(first['name'])[:60]} at {first['start_ns'] / 1000:g} us for {lasts:g} us"
-    return f"{len(bad)} device events have impossible times and are left out: {reasons}, such as {shown}"
+    example = f"{str(first['name'])[:60]} at {first['start_ns'] / 1000:g} us for {lasts:g} us"
+    return f"{len(bad)} device events have impossible times and are left out: {reasons}, such as {example}"
 
 
 def _profiler_overhead(trace: Trace, steps: Steps) -> str | None:

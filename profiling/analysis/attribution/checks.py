@@ -37,7 +37,7 @@ def integrity(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]
             if len(launches)
             else []
         )
-    found = [
+    problems = [
         _mostly_empty(attribution),
         _clocks(trace, attribution),
         _impossible(trace),
@@ -45,8 +45,8 @@ def integrity(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]
         _graph_under_recorded(trace, steps),
         _steps_with_fewer_kernels(trace, steps, attribution),
     ]
-    found += [_unlinked_inside(work), _missing_work(attribution)]
-    return [problem for problem in found if problem]
+    problems += [_unlinked_inside(work), _missing_work(attribution)]
+    return [problem for problem in problems if problem]
 
 
 def _recorded_launches(trace: Trace, steps: Steps) -> pd.DataFrame:
@@ -101,8 +101,8 @@ def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
         return None
     count = sum(len(fewer) for fewer, _, _ in short)
     fewer, most, agree = short[0]
-    shown = f"{fewer.min()} to {fewer.max()}"
-    return f"{count} graph launches show {shown} device events where {agree} show {most}"
+    counts = f"{fewer.min()} to {fewer.max()}"
+    return f"{count} graph launches show {counts} device events where {agree} show {most}"
 
 
 def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:

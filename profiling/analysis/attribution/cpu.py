@@ -36,9 +36,9 @@ def parts_ns(ops: pd.DataFrame, begin: Int, end: Int) -> Int:
     above = np.searchsorted(ops.index.to_numpy(), ops["parent"].to_numpy())[op]
     nested = (ops["parent"] >= 0).to_numpy()[op]
     parent = (offset[above] + window - first[above])[nested]
-    own = lasted.copy()
-    np.subtract.at(own, parent, lasted[nested])
-    np.add.at(out, (window, pd.Categorical(ops["class"], PARTS).codes[op]), own)
+    self_ns = lasted.copy()
+    np.subtract.at(self_ns, parent, lasted[nested])
+    np.add.at(out, (window, pd.Categorical(ops["class"], PARTS).codes[op]), self_ns)
     out[:, PARTS.index("python")] = end - begin
     np.subtract.at(out[:, PARTS.index("python")], window[~nested], lasted[~nested])
     return out

@@ -55,19 +55,19 @@ def intervals(work: pd.DataFrame, steps: Steps, owner: Int) -> Int:
     unlinked_start, unlinked_reach = start[unlinked], np.maximum.accumulate(end[unlinked])
     out = []
     for i, (window_start, window_end, _) in enumerate(steps.windows()):
-        own = by_owner[bounds[i] : bounds[i + 1]]
-        first_own = int(start[own[0]]) if len(own) else int(window_start)
+        rows = by_owner[bounds[i] : bounds[i + 1]]
+        first_start = int(start[rows[0]]) if len(rows) else int(window_start)
         begin = int(window_start)
         earlier = int(np.searchsorted(called_sorted, window_start))
         if earlier:
             begin = max(begin, int(ends_by_call[earlier - 1]))
         # Work without a call in the file was launched before the trace began if it runs ahead of the step's
         # own.
-        ahead = int(np.searchsorted(unlinked_start, first_own))
+        ahead = int(np.searchsorted(unlinked_start, first_start))
         if ahead:
             begin = max(begin, int(unlinked_reach[ahead - 1]))
-        last_own = int(end[own].max()) if len(own) else int(window_end)
-        out.append((begin, max(begin, int(window_end), last_own)))
+        last_end = int(end[rows].max()) if len(rows) else int(window_end)
+        out.append((begin, max(begin, int(window_end), last_end)))
     return np.array(out, np.int64).reshape(-1, 2)
 
 
