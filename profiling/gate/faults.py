@@ -46,10 +46,11 @@ def around(target: Any, name: str, wrapper: Callable[..., Any]) -> None:
 def masked(decoder: Decoder, rule: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
     """Replace what queries see by `rule(visible [T,S], queries' positions [T,1], keys' positions [1,S])`."""
 
-    def open_(original: Any, where: Tensor, slots: int) -> Any:
-        keys = torch.arange(slots, device=where.device)[None]
-        rows = rule(original(where, slots)(0)[0, 0], where[:, None], keys)[None, None]
-        return lambda layer: rows
+    def open_(original: Any, where: Any, slots: int) -> Any:
+        visible = original(where, slots)(0)[0, 0]
+        keys = torch.arange(slots, device=visible.device)
+        rows = rule(visible, (where if isinstance(where, Tensor) else keys[where])[:, None], keys[None])
+        return lambda layer: rows[None, None]
 
     around(decoder.our_modules.mask, "open", open_)
 

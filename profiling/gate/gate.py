@@ -46,7 +46,7 @@ FEW = 16.0
 # logits of 50,000 tokens at 50,000 positions; layers of different scale in one comparison stretch it.
 PEAK = 8.0
 FEW_STEPS = 8  # of a decoder without a cache, each a whole text
-# Stressed weights and caches have means of 32 spreads and scores of 30 to 100: what cancels or is
+# Stressed weights and caches have means of 128 spreads and scores of 30 to 100: what cancels or is
 # exponentiated there loses as many of float32's units; those of a reduced precision are coarse enough to
 # count that. The few positions of a scene differ more between implementations, too.
 AMPLIFIED, FINE = 128.0, 2.0**-20

@@ -4,12 +4,12 @@ At GPT-2's initialisation attention is nearly uniform, scores are small and ever
 without its maximum, a skipped slot or a variance in one pass give the right logits. Here
 
 - attention hangs on single slots: a key cached there points along the query (a needle), or away from it in
-  all slots but the newest; scores reach 100 and -100, beyond the range of exp in float32 (88.7);
+  all slots but the newest; scores reach 100 and -100, beyond the range of exp in float32 (88.7); where two
+  needles share a query, the difference of two large scores counts;
 - activations are so small that the norms' epsilon counts, or have means that are large against their spread,
   or outlier channels, by tokens of their own;
 - GELU is used where its tanh approximation differs most from erf (10 % at -3), in the first block;
-- head rows of the first and last entry of the vocabulary, and two equal ones, are made to win where the
-  states of several rows allow it (a faulty argmax at the ends is not surely seen).
+- the first and the last entry of the vocabulary, and two with equal rows, win after tokens of their own.
 
 Keys and values that no text leaves behind are as good as any: a step is a function of them.
 """
@@ -39,8 +39,9 @@ SPREAD = 1.5  # standard deviation of the scores where nothing else is arranged
 NEEDLE, BEYOND_EXP = 30.0, 100.0  # scores: far above a thousand others, and where exp overflows float32
 LOUDEST = 1  # the query, of those that share their keys, with a score beyond exp in one layer of two
 TINY = 2e-3  # its square is below the usual epsilon of 1e-5
-MEAN = 32.0  # a variance in one pass loses 1000 of float32's units there
+MEAN = 128.0  # a variance in one pass loses 16,000 of float32's units there, one in two passes 128
 OUTLIER, OUTLIER_CHANNELS = 60.0, 3
+SECOND = 1.0  # below the needle beside it: the two share the attention 73 to 27
 
 
 @dataclass(frozen=True)
@@ -73,6 +74,7 @@ def small_config(config: GPTConfig) -> GPTConfig:
         head_width=None,
         n_ctx=320,
         vocab_size=199,
+        tied_head=False,  # embeddings of outliers would be head rows that outshine every other logit
     )
 
 
@@ -82,8 +84,8 @@ def stressed(config: GPTConfig, batch: int, seed: int) -> tuple[GPT, list[Scene]
     model = _drawn(config, generator)
     texts = _texts(model, batch, generator)
     arranged = {name: _Arranged(model, text.size(1) - STEPS, generator) for name, text in texts.items()}
-    hidden = [_states(model, text, arranged[name]) for name, text in texts.items()]
-    _set_winners(model, torch.stack(hidden))
+    for name, text in texts.items():
+        _fill(model, text, arranged[name])
     return model, [Scene(name, text, arranged[name].kv) for name, text in texts.items()]
 
 
@@ -141,7 +143,9 @@ def _texts(model: GPT, batch: int, generator: torch.Generator) -> dict[str, Tens
     scenes += [(f"{n} slots", n, common) for n in PLAIN_CONTEXTS]
     texts = {}
     for number, (name, context, tokens) in enumerate(scenes):
-        fed = tokens[torch.randint(len(tokens), (batch, STEPS), generator=generator)]
+        fed = torch.stack(
+            [tokens[torch.randperm(len(tokens), generator=generator)[:STEPS]] for _ in range(batch)]
+        )
         texts[name] = torch.cat([random_stream(size, batch, context, number), fed], dim=1)
     return texts
 
@@ -155,24 +159,23 @@ def _set_embeddings(model: GPT, name: str, context: int, tokens: Tensor) -> None
     elif name == LARGE_MEANS:
         rows[tokens] += MEAN
     else:
-        channels = torch.arange(OUTLIER_CHANNELS) * (rows.size(1) // OUTLIER_CHANNELS)
-        rows[tokens[:, None], channels] = OUTLIER
+        _set_winners(model, tokens)
 
 
-@torch.no_grad()
-def _set_winners(model: GPT, hidden: Tensor) -> None:
-    """Head rows that make the special tokens win: at step 0 the first, at 1 the last, at 2 the twins.
+def _set_winners(model: GPT, tokens: Tensor) -> None:
+    """After each third of these tokens, the first entry wins, the last, or two at once.
 
-    hidden [S,B,STEPS,C] of all scenes.
+    A token's outlier channel comes through the layers: after the last norm it is the largest by far, near the
+    root of the width. The winners' rows read that channel only.
     """
-    head = model.lm_head.weight
-    first, last, twin, other_twin = _special(head.size(0))
-    for step, winners in enumerate(((first,), (last,), (twin, other_twin))):
-        states = hidden[:, :, step].flatten(0, 1).to(head)  # [S*B,C]
-        most = (states @ head.t()).abs().amax(dim=1, keepdim=True)
-        row = (2 * most * states / states.square().sum(dim=1, keepdim=True)).sum(dim=0)
+    head, width = model.lm_head.weight, model.config.n_embd
+    first, last, *twins = _special(head.size(0))
+    for number, winners in enumerate(((first,), (last,), twins)):
+        channel = number * (width // OUTLIER_CHANNELS)
+        model.wte.weight[tokens[number::OUTLIER_CHANNELS], channel] = OUTLIER
         for winner in winners:
-            head[winner] = row
+            head[winner] = 0.0
+            head[winner, channel] = width**0.5
 
 
 # -- caches -----------------------------------------------------------------------------------
@@ -203,9 +206,12 @@ class _Arranged:
                 match (place + layer) % 4:
                     case 0:
                         keys[:, kv_head] -= NEEDLE * along[:, None, place]
-                    case 1 | 2:
+                    case 1:
                         strength = BEYOND_EXP if place == LOUDEST else NEEDLE
                         keys[:, kv_head, next(self.slots)] = strength * along[:, place]
+                    case 2:
+                        for strength in (NEEDLE - SECOND, NEEDLE):
+                            keys[:, kv_head, next(self.slots)] = strength * along[:, place]
         return keys.bfloat16(), values.bfloat16()
 
 
@@ -239,14 +245,7 @@ def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _states(model: GPT, text: Tensor, arranged: _Arranged) -> Tensor:
-    """Hidden states [B,STEPS,C] before the head."""
+def _fill(model: GPT, text: Tensor, arranged: _Arranged) -> None:
+    """Arrange keys and values layer by layer, as the last STEPS tokens of the text ask for them."""
     n = arranged.context
-    found: list[Tensor] = []
-
-    def head(lm_head: torch.nn.Module, hidden: Tensor) -> Tensor:
-        found.append(hidden)
-        return all_positions(lm_head, hidden)
-
-    model(text[:, n:], torch.arange(n, n + STEPS), arranged.attend, head)
-    return found[0]
+    model(text[:, n:], torch.arange(n, n + STEPS), arranged.attend, all_positions)

@@ -1,17 +1,19 @@
-"""What is fed to a decoder under test, and the truth about it."""
+"""What is fed to a decoder under test and the truth about it, and the session that drives it and compares."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from profiling.gate.oracle import Truth, random_stream
-from profiling.gate.session import Session
+from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
+from profiling.gate.oracle import KV, Truth, random_stream
 from profiling.gate.stress import Scene
 from variants.decoder import Decoder
 from variants.model import Model
+from variants.slots.cache import Preallocated
 
 PROMPT = 10
 # The second prompt is longer than a bucket of 128 and than the prompt whose prefill is timed. It is also
@@ -22,6 +24,111 @@ FREE = FORCED = 3  # steps at every context: the first enters it, the next read 
 # Kernels that take keys in chunks of 256 have a partly full one behind a full one there. Both cross or follow
 # it, and neither is near a bucket's end.
 BEHIND_A_CHUNK = (253, 300)
+NOISE = 1e4  # in slots that nobody may read
+
+
+class Session:
+    """Drives a decoder, and compares what it computed with the truth whenever it turns to another text.
+
+    After every call the token that is fed back must have the greatest of the logits that were given, and the
+    cache's own length be the number of tokens held: rounding excuses neither. What was loaded may not change.
+    """
+
+    def __init__(self, decoder: Decoder, truth: Truth, inside: bool = True) -> None:
+        """`inside`: compare what the cache holds, too."""
+        self.decoder, self.truth = decoder, truth
+        self.inside = inside and decoder.variant.cache.keeps
+        self.text = decoder.token.new_empty(decoder.batch, 0)
+        self._position = self._slot = 0  # of the first logits, and of the first keys and values, to compare
+        self._logits: list[Tensor] = []
+        self._loaded: list[Tensor] = []
+        self._parts: list[Evidence] = []
+
+    # -- uses ---------------------------------------------------------------------------------
+
+    def prefill(self, tokens: Tensor) -> None:
+        """tokens [B,T] from an empty cache."""
+        self._turn_to(tokens, position=tokens.size(1) - 1, slot=0)
+        self._gave(self.decoder.prefill(tokens)[:, None])
+
+    def load(self, text: Tensor, n: int) -> None:
+        """The first n tokens of text [B,T], with the truth's keys and values; noise in all other slots."""
+        kv: KV = []
+        if self.decoder.variant.cache.keeps:
+            kv = self.truth.kv(text[:, :n])
+        self._turn_to(text[:, :n], position=n, slot=n)
+        self.decoder.load(text[:, :n], kv)
+        if isinstance(self.decoder.cache, Preallocated):
+            self.decoder.cache.poison(n, NOISE)
+        self._loaded = self._contents(0, n)
+
+    def feed(self, tokens: Tensor) -> Tensor:
+        """tokens [B,T] one by one -> the last logits [B,V]."""
+        for token in tokens.split(1, dim=1):
+            self.decoder.token.fill_(0)  # what a replay reads must be what is fed, not what was left there
+            self.text = torch.cat([self.text, token], dim=1)
+            logits = self.decoder.step(token)
+            self._gave(logits[:, None])
+        return logits
+
+    def generate(self, n: int) -> None:
+        """n steps that feed themselves."""
+        for _ in range(n):
+            self.text = torch.cat([self.text, self.decoder.token], dim=1)
+            self._gave(self.decoder.advance()[:, None].clone())
+
+    def extend(self, tokens: Tensor) -> None:
+        """tokens [B,T] at once."""
+        self.text = torch.cat([self.text, tokens], dim=1)
+        self._gave(self.decoder.extend(tokens))
+
+    def rewind(self, n: int) -> None:
+        """Forget all but the first n tokens."""
+        self._turn_to(self.text[:, :n], position=n, slot=n)
+        self.decoder.rewind(n)
+
+    def evidence(self, where: str = "", stressed: str = "") -> Evidence:
+        """The errors of all uses so far, layer by layer."""
+        self._turn_to(self.text, position=self.text.size(1), slot=self.text.size(1))
+        parts, self._parts = self._parts, []
+        return Evidence.worst(parts, where, stressed)
+
+    # -- what came out ------------------------------------------------------------------------
+
+    def _gave(self, logits: Tensor) -> None:
+        """logits [B,T,V] of the last tokens of the text."""
+        self._logits.append(logits)
+        n, newest = self.text.size(1), logits[:, -1]
+        chosen = newest.gather(-1, self.decoder.token)[:, 0]
+        if not torch.equal(chosen, newest.amax(dim=-1)):  # equal logits may be told apart either way
+            raise Mismatch(f"after {n} tokens the token that is fed back is not the argmax of the logits")
+        for name, length in (("decoder", self.decoder.length), ("cache", self.decoder.cache.held())):
+            if length != n:
+                raise Mismatch(f"after {n} tokens the {name}'s own length is {length}")
+
+    def _turn_to(self, text: Tensor, position: int, slot: int) -> None:
+        """Compare what was given about the text so far, and go on with this one."""
+        if self._logits:
+            n = self.text.size(1)
+            right = self.truth.answer(self.text, self._position, self._slot)
+            by_layer = {LOGITS: Errors.of(torch.cat(self._logits, dim=1), right.logits)}
+            ours = self._contents(self._slot, n) if n > self._slot else []
+            for layer, stored in enumerate(ours):
+                by_layer[layer] = Errors.of(stored, torch.stack(right.kv[layer]))
+            self._parts.append(Evidence(by_layer))
+        loaded = self._loaded
+        if loaded and not all(map(torch.equal, self._contents(0, loaded[0].size(3)), loaded)):
+            raise Mismatch("keys and values of earlier tokens have changed")
+        self.text, self._position, self._slot = text, position, slot
+        self._logits, self._loaded = [], []
+
+    def _contents(self, first: int, end: int) -> list[Tensor]:
+        """Per layer the keys and values [2,B,Hkv,T,D] of these slots."""
+        if not self.inside:
+            return []
+        layers = range(self.decoder.model.config.n_layer)
+        pairs = (self.decoder.cache.contents(layer, end) for layer in layers)
+        return [torch.stack([k[:, :, first:], v[:, :, first:]]) for k, v in pairs]
 
 
 @dataclass(frozen=True)

@@ -31,6 +31,7 @@ from profiling.results.record.untimed import (
     FaultsRecord,
     GenerateRecord,
     MemoryRecord,
+    PlantedRecord,
     ProveRecord,
     PurityRecord,
     WorkRecord,
@@ -54,6 +55,7 @@ AnyRecord = (
     | PurityRecord
     | FaultsRecord
     | FuzzRecord
+    | PlantedRecord
     | ProveRecord
     | PeersRecord
     | GenerateRecord

@@ -127,6 +127,32 @@ class FaultsRecord(Record, frozen=True, kw_only=True, tag="faults"):
     faults: list[Finding] = []
 
 
+class PlantedFault(Part, frozen=True):
+    """A fault of one kind in one rung. `caught_by`: the first check that failed, empty where none did."""
+
+    kind: str
+    fault: str
+    rung: str
+    caught_by: str
+    reason: str
+
+
+class CleanRung(Part, frozen=True):
+    """A rung without a fault, on the texts of a seed. `refused_by`: the check that failed, if any."""
+
+    rung: str
+    seed: int
+    refused_by: str
+    reason: str
+
+
+class PlantedRecord(Record, frozen=True, kw_only=True, tag="planted"):
+    """Which faults the gate catches, by kind and rung, and which rungs it refuses without one."""
+
+    planted: list[PlantedFault] = []
+    clean: list[CleanRung] = []
+
+
 class ProveRecord(Record, frozen=True, kw_only=True, tag="prove"):
     """What the gate found of a model that transformers runs, by rung."""
 

@@ -20,7 +20,7 @@ from variants import build_cache
 from variants.backends.backend import why_no_one_launch
 from variants.errors import UserError
 
-SOURCES = Path(__file__).parent / "csrc"
+SOURCES = Path(__file__).parent / "csrc"  # `build_from` takes others
 LIBRARY = "one_launch.so"
 # isystem: warnings of torch's own headers are not ours
 TORCH = Path(torch.__file__).parent
@@ -32,6 +32,13 @@ LINK = (f"-L{TORCH / 'lib'}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{TORCH / 'lib
 def compile_command(source: str, output: Path, flags: Sequence[str], link: Sequence[str] = LINK) -> list[str]:
     """The compiler call that makes `output` from one file of csrc/."""
     return [str(build_cache.compiler()), *flags, *FLAGS, str(SOURCES / source), "-o", str(output), *link]
+
+
+def build_from(folder: Path) -> None:
+    """Take other sources, in a process that has not loaded the kernels yet: to see their faults caught."""
+    global SOURCES
+    assert not load.cache_info().currsize
+    SOURCES = folder
 
 
 @functools.cache

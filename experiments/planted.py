@@ -1,0 +1,166 @@
+"""Question: does the gate catch faults of every kind, in every rung that runs here?
+
+Each fault is wrong in one region only: at one context or at a bucket's end, in numerics that random weights
+never exercise, in a loop's last slots, in a stored scale, or after many steps. Every one is planted alone in
+every rung that runs here and has what it breaks: eager, recorded, paged, with narrow caches or weights, and
+the one-launch kernels, of which a copy with all faults is compiled. Each rung is judged without a fault, too,
+with other random texts every time. A fault that no check catches is a hole of the gate, a clean rung that
+fails a false alarm; with either, the exit code is 1.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from experiments.shared import cli
+from experiments.shared.outcome import page_of, publish
+from profiling.results.record import CleanRung, Model, PlantedFault, PlantedRecord
+from profiling.results.record.page import Table
+from variants.errors import UserError
+from variants.ladder import ladder
+from variants.spec import Variant
+
+if TYPE_CHECKING:
+    from profiling.gate.planted.hunt import Planted
+    from profiling.results.folder import RunFolder
+    from variants.model import GPT
+
+EXAMPLES = ("", "--variant sdpa,onelaunch-int8", "--kind numerics")
+STEPS = 16  # greedy tokens and forced ones
+MIN_CONTEXT = 64
+CLEAN = 1  # judgements of each rung without a fault
+
+
+def parser() -> argparse.ArgumentParser:
+    parser = cli.common_parser("experiments.planted", __doc__ or "", EXAMPLES)
+    parser.set_defaults(model="tiny")
+    add = parser.add_argument
+    add("--variant", action="append", metavar="NAME,NAME", help="plant in these rungs only (default: all)")
+    add("--clean", type=int, default=CLEAN, help="judgements of each rung without a fault (default 1)")
+    add("--kind", action="append", metavar="NAME,NAME", help="faults of these kinds only (default: all)")
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
+    rungs = _chosen("variant", cli.names(arguments.variant), ladder(arguments.precision))
+    from experiments.shared.measured import model_on_device
+    from profiling.measure.environment import environment
+    from profiling.results.folder import RunFolder
+
+    model, device = model_on_device(arguments)
+    if model.config.n_ctx < MIN_CONTEXT:
+        raise UserError(
+            f"--model {arguments.model} holds {model.config.n_ctx} tokens, {MIN_CONTEXT} are needed"
+        )
+    here = [rung for rung in rungs if not rung.why_not(device.type) and not rung.executor.compiles]
+    pairs = _pairs(here, cli.names(arguments.kind))
+    run = RunFolder.create(arguments.out, PlantedRecord, device.type)
+    run.update(
+        environment=environment(device), model=Model(arguments.model, arguments.precision, model.config)
+    )
+    _hunt(arguments, model, run, pairs, here)
+    record = run.record
+    verdict = answer(record)
+    code = publish(arguments, run, page_of(__doc__ or "", run, verdict, tables(record)), verdict=verdict)
+    return code or int(bool(holes(record) or alarms(record)))
+
+
+def _chosen(flag: str, names: list[str], known: dict[str, Variant] | dict[str, str]) -> list[Any]:
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown {flag} {name}; known: {', '.join(known)}")
+    return [known[name] for name in names or known]
+
+
+def _pairs(rungs: Sequence[Variant], kinds: list[str]) -> list[tuple[Planted, Variant]]:
+    """Every fault of these kinds with every rung that has what it breaks."""
+    from profiling.gate.planted import kernels, numerics, regions
+
+    faults = [*regions.PLANTED, *numerics.PLANTED, *kernels.planted_kernels()]
+    chosen = _chosen("kind", kinds, {fault.kind: fault.kind for fault in faults})
+    pairs = [(f, rung) for rung in rungs for f in faults if f.kind in chosen and f.fits(rung)]
+    if not pairs:
+        raise UserError("no fault of these kinds fits any of these rungs here")
+    return pairs
+
+
+def _hunt(
+    arguments: argparse.Namespace,
+    model: GPT,
+    run: RunFolder[PlantedRecord],
+    pairs: Sequence[tuple[Planted, Variant]],
+    rungs: Sequence[Variant],
+) -> None:
+    from experiments.shared.progress import ProgressLine
+    from profiling.gate.planted.hunt import first_to_catch, gate_for
+    from profiling.gate.planted.kernels import build_with_faults
+
+    record = run.record
+    with build_with_faults(), ProgressLine(arguments.quiet) as progress:
+        gate = gate_for(model, arguments.precision, STEPS, arguments.seed)
+        for number, (fault, rung) in enumerate(pairs):
+            progress(f"{rung.name}: {fault.name}", number, len(pairs))
+            check, reason = first_to_catch(rung, gate, fault)
+            record.planted.append(PlantedFault(fault.kind, fault.name, rung.name, check, reason))
+            run.save()
+        for seed in range(arguments.clean):
+            gate = gate_for(model, arguments.precision, STEPS, arguments.seed + seed)
+            for rung in rungs:
+                progress(f"{rung.name}, as it is", seed, arguments.clean)
+                check, reason = first_to_catch(rung, gate, None)
+                record.clean.append(CleanRung(rung.name, arguments.seed + seed, check, reason))
+            run.save()
+
+
+# -- what is shown ----------------------------------------------------------------------------
+
+
+def holes(record: PlantedRecord) -> list[str]:
+    """What no check caught."""
+    return [f"{one.fault} in {one.rung}" for one in record.planted if not one.caught_by]
+
+
+def alarms(record: PlantedRecord) -> list[str]:
+    """What was refused without a fault."""
+    return [f"{one.rung} by {one.refused_by}" for one in record.clean if one.refused_by]
+
+
+def answer(record: PlantedRecord) -> str:
+    """How many faults are caught and clean rungs pass, and every one that is not or does not."""
+    planted, clean, missed, refused = record.planted, record.clean, holes(record), alarms(record)
+    said = [
+        f"{len(planted) - len(missed)} of {len(planted)} planted faults are caught",
+        f"{len(clean) - len(refused)} of {len(clean)} judgements without a fault pass",
+        *([f"holes of the gate: {', '.join(missed)}"] if missed else []),
+        *([f"false alarms: {', '.join(refused)}"] if refused else []),
+    ]
+    return "; ".join(said)
+
+
+def tables(record: PlantedRecord) -> list[Table]:
+    """Caught by kind and rung; then every fault, with the checks that catch it first."""
+    found = record.planted
+    rungs = list(dict.fromkeys(one.rung for one in found))
+    kinds = list(dict.fromkeys(one.kind for one in found))
+    counts = [[kind, *(_count(found, kind, rung) for rung in rungs)] for kind in kinds]
+    each = []
+    for kind, fault in dict.fromkeys((one.kind, one.fault) for one in found):
+        same = [one for one in found if (one.kind, one.fault) == (kind, fault)]
+        checks = sorted({one.caught_by or "NONE" for one in same})
+        each.append([kind, fault, str(len(same)), ", ".join(checks)])
+    return [
+        Table(["kind", *rungs], counts, len(rungs) + 1, "Caught, of those planted"),
+        Table(["kind", "fault", "rungs", "first check that fails"], each, 4, "Every fault"),
+    ]
+
+
+def _count(found: Sequence[PlantedFault], kind: str, rung: str) -> str:
+    here = [one for one in found if (one.kind, one.rung) == (kind, rung)]
+    return f"{sum(bool(one.caught_by) for one in here)} of {len(here)}" if here else ""
+
+
+if __name__ == "__main__":
+    cli.run(main)

@@ -1,0 +1,185 @@
+"""Faults in numerics that random weights never exercise, and in what a quantised weight is stored with."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from profiling.gate.faults import around
+from profiling.gate.planted.hunt import NUMERICS, SCALES, cached, planted
+from variants.backends.backend import MODULES
+from variants.decoder import Decoder
+from variants.model import GPT
+from variants.slots.quantised import Int8Linear
+from variants.spec import Variant
+
+
+def own_model(decoder: Decoder) -> GPT:
+    """Weights and modules of its own: others share them."""
+    modules = decoder.our_modules
+    modules.model = copy.deepcopy(modules.model)
+    return modules.model
+
+
+# -- numerics ---------------------------------------------------------------------------------
+
+
+def _attention(decoder: Decoder, weights: Callable[[Tensor, Tensor], Tensor]) -> None:
+    """Attention with `weights(scores [B,H,T,S], visible)` of this kind."""
+
+    def attend(q: Tensor, k: Tensor, v: Tensor, visible: Tensor) -> Tensor:
+        shared_by = q.size(1) // k.size(1)
+        k, v = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
+        return weights(q @ k.transpose(-1, -2) / q.size(-1) ** 0.5, visible) @ v
+
+    decoder.our_modules.attention = attend
+
+
+def _softmax(scores: Tensor, visible: Tensor) -> Tensor:
+    return scores.masked_fill(~visible, float("-inf")).softmax(dim=-1)
+
+
+def softmax_without_its_maximum(decoder: Decoder) -> None:
+    def weights(scores: Tensor, visible: Tensor) -> Tensor:
+        powers = scores.exp() * visible
+        return powers / powers.sum(dim=-1, keepdim=True)
+
+    _attention(decoder, weights)
+
+
+def scores_cut_at_20(decoder: Decoder) -> None:
+    _attention(decoder, lambda scores, visible: _softmax(scores.clamp(-20, 20), visible))
+
+
+def scores_divided_by_another_width(decoder: Decoder) -> None:
+    _attention(decoder, lambda scores, visible: _softmax(scores * 0.95, visible))
+
+
+def hidden_scores_only_made_small(decoder: Decoder) -> None:
+    """-20 instead of minus infinity: enough for random weights."""
+    _attention(decoder, lambda scores, visible: torch.where(visible, scores, -20.0).softmax(dim=-1))
+
+
+def a_zero_that_is_added_to_the_sum(decoder: Decoder) -> None:
+    """exp(0) of padding counts in the softmax's sum."""
+
+    def weights(scores: Tensor, visible: Tensor) -> Tensor:
+        padded = F.pad(scores.masked_fill(~visible, float("-inf")), (0, 1))
+        return padded.softmax(dim=-1)[..., :-1]
+
+    _attention(decoder, weights)
+
+
+def _normed(decoder: Decoder, forward: Callable[[Any, Tensor], Tensor]) -> None:
+    """Every norm over the width computed by `forward(norm, x)`."""
+    model: Any = own_model(decoder)
+    for norm in [model.ln_f, *(norm for block in model.blocks for norm in (block.ln_1, block.ln_2))]:
+        norm.forward = lambda x, norm=norm: forward(norm, x)
+
+
+def variance_in_one_pass(decoder: Decoder) -> None:
+    """E[x^2] - E[x]^2 in the activations' own precision."""
+
+    def forward(norm: Any, x: Tensor) -> Tensor:
+        mean = x.mean(dim=-1, keepdim=True)
+        variance = x.square().mean(dim=-1, keepdim=True) - mean.square()
+        scaled: Tensor = (x - mean) / (variance.clamp(min=0) + norm.eps).sqrt() * norm.weight + norm.bias
+        return scaled
+
+    _normed(decoder, forward)
+
+
+def another_epsilon(decoder: Decoder) -> None:
+    _normed(decoder, lambda norm, x: F.layer_norm(x, x.shape[-1:], norm.weight, norm.bias, 1e-6))
+
+
+def outliers_cut_before_a_norm(decoder: Decoder) -> None:
+    _normed(
+        decoder,
+        lambda norm, x: F.layer_norm(x.clamp(-20, 20), x.shape[-1:], norm.weight, norm.bias, norm.eps),
+    )
+
+
+def gelu_with_erf(decoder: Decoder) -> None:
+    model: Any = own_model(decoder)
+    for block in model.blocks:
+        block.activated = F.gelu
+
+
+def _chosen(decoder: Decoder, choose: Callable[[Tensor], Tensor]) -> None:
+    def step(original: Any, token: Tensor) -> Tensor:
+        logits: Tensor = original(token)
+        token.copy_(choose(logits)[:, None])
+        return logits
+
+    around(decoder.backend, "step", step)
+
+
+def argmax_that_skips_the_first_entry(decoder: Decoder) -> None:
+    _chosen(decoder, lambda logits: logits[:, 1:].argmax(dim=-1) + 1)
+
+
+def argmax_that_skips_the_last_entry(decoder: Decoder) -> None:
+    _chosen(decoder, lambda logits: logits[:, :-1].argmax(dim=-1))
+
+
+# -- stored scales ----------------------------------------------------------------------------
+
+
+def _scales(decoder: Decoder, change: Callable[[Tensor], None]) -> None:
+    linear = decoder.our_modules.model.blocks[-1].up
+    assert isinstance(linear, Int8Linear)
+    change(linear.scale)
+
+
+def one_rows_scale_doubled(decoder: Decoder) -> None:
+    _scales(decoder, lambda scale: void(scale[5].mul_(2)))
+
+
+def neighbours_scale(decoder: Decoder) -> None:
+    _scales(decoder, lambda scale: void(scale.copy_(scale.roll(1))))
+
+
+def one_weight_rounded_the_other_way(decoder: Decoder) -> None:
+    """Of one row; a step of 127."""
+    linear = decoder.our_modules.model.blocks[-1].up
+    assert isinstance(linear, Int8Linear)
+    linear.weight[5].sub_(linear.weight[5].sign())
+
+
+def void(_: object) -> None:
+    return None
+
+
+def _exact(variant: Variant) -> bool:
+    """What the variance loses is beyond the rounding of float32 only."""
+    return cached(variant) and variant.precision.rounding < 2.0**-20
+
+
+def _int8(variant: Variant) -> bool:
+    return variant.backend is MODULES and variant.precision.name == "int8"
+
+
+PLANTED = (
+    *planted(
+        NUMERICS,
+        cached,
+        softmax_without_its_maximum,
+        scores_cut_at_20,
+        scores_divided_by_another_width,
+        hidden_scores_only_made_small,
+        a_zero_that_is_added_to_the_sum,
+        another_epsilon,
+        outliers_cut_before_a_norm,
+        gelu_with_erf,
+        argmax_that_skips_the_first_entry,
+        argmax_that_skips_the_last_entry,
+    ),
+    *planted(NUMERICS, _exact, variance_in_one_pass),
+    *planted(SCALES, _int8, one_rows_scale_doubled, neighbours_scale, one_weight_rounded_the_other_way),
+)

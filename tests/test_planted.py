@@ -1,0 +1,118 @@
+"""Faults of every kind are caught, also those that nothing but one check sees."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from experiments.planted import answer, main, tables
+from profiling.gate import Gate, checks
+from profiling.gate.planted import numerics, regions
+from profiling.gate.planted.hunt import (
+    LOOPS,
+    MANY_STEPS,
+    NUMERICS,
+    ONE_CONTEXT,
+    SCALES,
+    Planted,
+    first_to_catch,
+    gate_for,
+)
+from profiling.gate.planted.kernels import EDITS, SWITCH, planted_kernels, write_sources
+from profiling.results.record import CleanRung, PlantedFault, PlantedRecord
+from variants.errors import UserError
+from variants.ladder import ladder
+
+ROOT = Path(__file__).parents[1]
+PLANTED = [*regions.PLANTED, *numerics.PLANTED]
+# the check without which it would pass
+NEEDED = {
+    ONE_CONTEXT: "contexts",
+    NUMERICS: "numerics",
+    LOOPS: "numerics",
+    SCALES: "weights",
+    MANY_STEPS: "long run",
+}
+
+
+@pytest.fixture(autouse=True)
+def whole_long_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checks, "LONG_RUN", 1000)
+
+
+@pytest.fixture(scope="module")
+def gate(tiny) -> Gate:
+    return gate_for(tiny, "float32", steps=16, seed=0)
+
+
+def fitting(rung: str, *kinds: str) -> list[Planted]:
+    return [fault for fault in PLANTED if fault.fits(ladder()[rung]) and fault.kind in kinds]
+
+
+@pytest.mark.parametrize("fault", fitting("sdpa", *NEEDED), ids=lambda fault: fault.name)
+def test_every_planted_fault_is_caught(gate: Gate, fault: Planted) -> None:
+    check, reason = first_to_catch(ladder()["sdpa"], gate, fault)
+    assert check and reason
+
+
+@pytest.mark.parametrize("fault", fitting("int8", LOOPS, SCALES, MANY_STEPS), ids=lambda fault: fault.name)
+def test_faults_that_outweigh_eight_bits_are_caught_in_eight_bits(gate: Gate, fault: Planted) -> None:
+    check, reason = first_to_catch(ladder()["int8"], gate, fault)
+    assert check and reason
+
+
+@pytest.mark.parametrize("kind,check", NEEDED.items())
+def test_every_kind_has_a_fault_that_its_check_sees(gate: Gate, kind: str, check: str) -> None:
+    rung = "int8" if kind == SCALES else "sdpa"
+    assert check in {first_to_catch(ladder()[rung], gate, fault)[0] for fault in fitting(rung, kind)}
+
+
+@pytest.mark.parametrize("rung", ["cat", "sdpa", "tape", "paged", "kv-int8", "int8"])
+def test_nothing_is_caught_where_nothing_is_planted(gate: Gate, rung: str) -> None:
+    assert first_to_catch(ladder()[rung], gate, None) == ("", "")
+
+
+def test_every_kernel_fault_has_its_place_in_the_sources(tmp_path: Path) -> None:
+    write_sources(tmp_path / "csrc")
+    texts = {path.name: path.read_text("utf-8") for path in (tmp_path / "csrc").iterdir()}
+    assert sum(text.count("planted == ") for text in texts.values()) == len(EDITS) == len(planted_kernels())
+    assert all(wrong in texts[file] for file, _, wrong in SWITCH)
+
+
+def test_a_text_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("profiling.gate.planted.kernels.SWITCH", (("vec.h", "no such text", ""),))
+    with pytest.raises(UserError, match=r"vec\.h: 'no such text' stands there 0 times"):
+        write_sources(tmp_path / "csrc")
+
+
+def test_holes_and_false_alarms_are_named_and_counted() -> None:
+    record = PlantedRecord(command="", started="2026-11-30")
+    record.planted.extend(
+        PlantedFault("a kind", f"fault {n}", "sdpa", check, "") for n, check in enumerate(("greedy", ""))
+    )
+    record.clean.extend(CleanRung("cat", n, check, "") for n, check in enumerate(("", "rewind")))
+    assert answer(record) == (
+        "1 of 2 planted faults are caught; 1 of 2 judgements without a fault pass; "
+        "holes of the gate: fault 1 in sdpa; false alarms: cat by rewind"
+    )
+    assert tables(record)[0].rows == [["a kind", "1 of 2"]]
+
+
+@pytest.mark.slow
+def test_the_command_finds_every_kernel_fault(tmp_path: Path) -> None:
+    """In a process of its own, whose kernels are the faulty copy."""
+    flags = ["--variant", "onelaunch,onelaunch-int4", "--quiet", "--out", str(tmp_path)]
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments.planted", *flags], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("flags", [["--variant", "nobody"], ["--kind", "weather"], ["--variant", "naive"]])
+def test_bad_input_is_refused(flags: list[str], tmp_path: Path) -> None:
+    with pytest.raises(UserError):
+        main([*flags, "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
