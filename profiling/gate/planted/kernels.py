@@ -25,6 +25,7 @@ from variants.spec import Variant
 
 ALL = ("float32", "bfloat16", "int8", "int4")
 QUANTISED = ("int8", "int4")
+FINE = ("float32",)  # what the rounding of the others would hide
 
 
 @dataclass(frozen=True)
@@ -102,6 +103,7 @@ EDITS = (
         "step.h",
         "std::sqrt(static_cast<float>(m_.head_dim))",
         "std::sqrt(static_cast<float>(m_.head_dim + (ON ? 3 : 0)))",
+        FINE,
     ),
     Edit(
         NUMERICS,
@@ -116,6 +118,7 @@ EDITS = (
         "rows.h",
         "squares += (x[i] - mean) * (x[i] - mean);",
         "squares += ON ? x[i] * x[i] - mean * mean : (x[i] - mean) * (x[i] - mean);",
+        FINE,
     ),
     Edit(
         NUMERICS,

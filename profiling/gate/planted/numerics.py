@@ -157,7 +157,7 @@ def void(_: object) -> None:
 
 
 def _exact(variant: Variant) -> bool:
-    """What the variance loses is beyond the rounding of float32 only."""
+    """Fine arithmetic: what these lose is below the rounding of any other."""
     return cached(variant) and variant.precision.rounding < 2.0**-20
 
 
@@ -171,7 +171,6 @@ PLANTED = (
         cached,
         softmax_without_its_maximum,
         scores_cut_at_20,
-        scores_divided_by_another_width,
         hidden_scores_only_made_small,
         a_zero_that_is_added_to_the_sum,
         another_epsilon,
@@ -180,6 +179,6 @@ PLANTED = (
         argmax_that_skips_the_first_entry,
         argmax_that_skips_the_last_entry,
     ),
-    *planted(NUMERICS, _exact, variance_in_one_pass),
+    *planted(NUMERICS, _exact, scores_divided_by_another_width, variance_in_one_pass),
     *planted(SCALES, _int8, one_rows_scale_doubled, neighbours_scale, one_weight_rounded_the_other_way),
 )
