@@ -23,7 +23,7 @@ from variants.config import PRESETS
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.gate.faults import Fault
+    pass
 
 EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
 MIN_CONTEXT = 40  # tokens that the conversation and the gate's checks need
@@ -56,7 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(
             f"--model {arguments.model} holds {model.config.n_ctx} tokens, {MIN_CONTEXT} are needed"
         )
-    chosen = _chosen(cli.names(arguments.fault), FAULTS)
+    chosen = cli.chosen("fault", cli.names(arguments.fault), {fault.name: fault for fault in FAULTS})
     if arguments.model in PRESETS:
         model = attentive(model)
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
@@ -83,14 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
             findings.append(examine(fault, model, arguments.precision, gates[fault.batch], arguments.seed))
             run.save()
     return conclude(arguments, __doc__ or "", run, outcome(findings))
-
-
-def _chosen(names: list[str], faults: Sequence[Fault]) -> list[Fault]:
-    known = {fault.name: fault for fault in faults}
-    for name in names:
-        if name not in known:
-            raise UserError(f"unknown fault {name}; known: {', '.join(known)}")
-    return [known[name] for name in names] or list(faults)
 
 
 # -- what is shown ----------------------------------------------------------------------------

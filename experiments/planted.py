@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from experiments.shared import cli
 from experiments.shared.outcome import page_of, publish
@@ -45,7 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    rungs = _chosen("variant", cli.names(arguments.variant), ladder(arguments.precision))
+    rungs = cli.chosen("variant", cli.names(arguments.variant), ladder(arguments.precision))
     from experiments.shared.measured import model_on_device
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
@@ -68,19 +68,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or int(bool(holes(record) or alarms(record)))
 
 
-def _chosen(flag: str, names: list[str], known: dict[str, Variant] | dict[str, str]) -> list[Any]:
-    for name in names:
-        if name not in known:
-            raise UserError(f"unknown {flag} {name}; known: {', '.join(known)}")
-    return [known[name] for name in names or known]
-
-
 def _pairs(rungs: Sequence[Variant], kinds: list[str]) -> list[tuple[Planted, Variant]]:
     """Every fault of these kinds with every rung that has what it breaks."""
     from profiling.gate.planted import kernels, numerics, regions
 
     faults = [*regions.PLANTED, *numerics.PLANTED, *kernels.planted_kernels()]
-    chosen = _chosen("kind", kinds, {fault.kind: fault.kind for fault in faults})
+    chosen = cli.chosen("kind", kinds, {fault.kind: fault.kind for fault in faults})
     pairs = [(f, rung) for rung in rungs for f in faults if f.kind in chosen and f.fits(rung)]
     if not pairs:
         raise UserError("no fault of these kinds fits any of these rungs here")

@@ -50,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError("--model is missing: give a folder in the Hugging Face layout")
     if arguments.capacity < MIN_CAPACITY:
         raise UserError(f"--capacity {arguments.capacity}: the checks need at least {MIN_CAPACITY} slots")
-    rungs = _chosen(cli.names(arguments.variant), transformers_ladder(arguments.precision))
+    rungs = cli.chosen("variant", cli.names(arguments.variant), transformers_ladder(arguments.precision))
     import torch
 
     from experiments.shared.progress import ProgressLine
@@ -83,13 +83,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     notes = [model.implementations, f"{capacity} slots; a layer with a window keeps all of them here"]
     page = page_of(__doc__ or "", run, verdict, [*tables(proofs), Bullets(notes)])
     return publish(arguments, run, page, proofs=proofs, verdict=verdict)
-
-
-def _chosen(names: list[str], rungs: Mapping[str, Variant]) -> list[Variant]:
-    for name in names:
-        if name not in rungs:
-            raise UserError(f"unknown variant {name}; known: {', '.join(rungs)}")
-    return [rungs[name] for name in names] or list(rungs.values())
 
 
 def _refuse_impossible(rungs: Sequence[Variant], device: str) -> None:

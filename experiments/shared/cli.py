@@ -11,9 +11,9 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 
@@ -25,6 +25,7 @@ from variants.known_configs import KNOWN_CONFIGS
 from variants.option import declared
 from variants.slots.precision import PrecisionOption
 
+T = TypeVar("T")
 Flag = Literal["context", "steps", "rounds"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = tuple(name for name, option in declared(PrecisionOption).items() if option.plain)
@@ -159,6 +160,14 @@ def seconds(text: str) -> float:
 def names(values: Sequence[str] | None) -> list[str]:
     """Repeated flags and comma lists in one list: ['a,b', 'c'] -> ['a', 'b', 'c']."""
     return [name for value in values or () for name in value.split(",") if name]
+
+
+def chosen(what: str, names: Sequence[str], known: Mapping[str, T]) -> list[T]:
+    """What bears these names, in their order; no name: all. UserError for one that is unknown."""
+    for name in names:
+        if name not in known:
+            raise UserError(f"unknown {what} {name}; known: {', '.join(known)}")
+    return [known[name] for name in names or known]
 
 
 def console(arguments: argparse.Namespace) -> Any:

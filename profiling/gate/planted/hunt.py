@@ -53,6 +53,11 @@ def fixed_shape(variant: Variant) -> bool:
     return cached(variant) and variant.cache.fixed_shape
 
 
+def timed(decoder: Decoder) -> int:
+    """The context that `gate_for` times."""
+    return decoder.capacity - FROM_THE_END
+
+
 def gate_for(model: Model, precision: str, steps: int, seed: int) -> Gate:
     """Of decoders that hold the model's whole context, and time one of its last ones."""
     capacity = model.config.n_ctx

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from profiling.gate.planted.hunt import FROM_THE_END, LOOPS, NUMERICS, ONE_CONTEXT, SCALES, Planted
+from profiling.gate.planted.hunt import LOOPS, NUMERICS, ONE_CONTEXT, SCALES, Planted, timed
 from variants.backends.backend import ONE_LAUNCH
 from variants.backends.one_launch import library
 from variants.decoder import Decoder
@@ -233,7 +233,7 @@ def _switch_off() -> None:
 
 def _switch_on(number: int, decoder: Decoder) -> None:
     """This fault and no other, in every decoder of the process."""
-    torch.ops.decode_floor.plant(number, decoder.capacity - FROM_THE_END)
+    torch.ops.decode_floor.plant(number, timed(decoder))
 
 
 def _runs(edit: Edit, variant: Variant) -> bool:

@@ -131,29 +131,25 @@ def argmax_that_skips_the_last_entry(decoder: Decoder) -> None:
 # -- stored scales ----------------------------------------------------------------------------
 
 
-def _scales(decoder: Decoder, change: Callable[[Tensor], None]) -> None:
+def _quantised(decoder: Decoder) -> Int8Linear:
     linear = decoder.our_modules.model.blocks[-1].up
     assert isinstance(linear, Int8Linear)
-    change(linear.scale)
+    return linear
 
 
 def one_rows_scale_doubled(decoder: Decoder) -> None:
-    _scales(decoder, lambda scale: void(scale[5].mul_(2)))
+    _quantised(decoder).scale[5].mul_(2)
 
 
 def neighbours_scale(decoder: Decoder) -> None:
-    _scales(decoder, lambda scale: void(scale.copy_(scale.roll(1))))
+    scale = _quantised(decoder).scale
+    scale.copy_(scale.roll(1))
 
 
 def one_weight_rounded_the_other_way(decoder: Decoder) -> None:
     """Of one row; a step of 127."""
-    linear = decoder.our_modules.model.blocks[-1].up
-    assert isinstance(linear, Int8Linear)
-    linear.weight[5].sub_(linear.weight[5].sign())
-
-
-def void(_: object) -> None:
-    return None
+    row = _quantised(decoder).weight[5]
+    row.sub_(row.sign())
 
 
 def _exact(variant: Variant) -> bool:

@@ -10,13 +10,13 @@ from torch import Tensor
 
 from profiling.gate.faults import around, masked, placed
 from profiling.gate.planted.hunt import (
-    FROM_THE_END,
     LOOPS,
     MANY_STEPS,
     ONE_CONTEXT,
     cached,
     fixed_shape,
     planted,
+    timed,
 )
 from variants.decoder import Decoder
 from variants.spec import Variant
@@ -29,12 +29,12 @@ MANY = 700  # steps, after which something wears out
 
 
 def a_slot_lost_at_one_context(decoder: Decoder) -> None:
-    at = decoder.capacity - FROM_THE_END
+    at = timed(decoder)
     masked(decoder, lambda visible, queries, keys: visible & ~((queries == at) & (keys == 3)))
 
 
 def newest_slot_hidden_at_one_context(decoder: Decoder) -> None:
-    at = decoder.capacity - FROM_THE_END
+    at = timed(decoder)
     masked(decoder, lambda visible, queries, keys: visible & ~((queries == at) & (keys == at)))
 
 
@@ -49,12 +49,12 @@ def first_slot_lost_in_the_second_bucket(decoder: Decoder) -> None:
 
 
 def position_off_by_one_at_one_context(decoder: Decoder) -> None:
-    at = decoder.capacity - FROM_THE_END
+    at = timed(decoder)
     placed(decoder, lambda positions: positions - (positions == at).long())
 
 
 def a_key_scaled_at_one_context(decoder: Decoder) -> None:
-    at = decoder.capacity - FROM_THE_END
+    at = timed(decoder)
 
     def append(original: Any, layer: int, k: Tensor, v: Tensor, where: Any) -> Any:
         positions = where if isinstance(where, Tensor) else torch.arange(where.start, where.stop)
@@ -64,7 +64,7 @@ def a_key_scaled_at_one_context(decoder: Decoder) -> None:
 
 
 def written_one_slot_early_at_one_context(decoder: Decoder) -> None:
-    at = decoder.capacity - FROM_THE_END
+    at = timed(decoder)
 
     def append(original: Any, layer: int, k: Tensor, v: Tensor, where: Tensor) -> Any:
         return original(layer, k, v, where - (where == at).long())
@@ -73,7 +73,7 @@ def written_one_slot_early_at_one_context(decoder: Decoder) -> None:
 
 
 def another_token_fed_back_at_one_context(decoder: Decoder) -> None:
-    at, size = decoder.capacity - FROM_THE_END, decoder.model.config.vocab_size
+    at, size = timed(decoder), decoder.model.config.vocab_size
     cache: Any = decoder.cache  # whose length is a number or a tensor
 
     def step(original: Any, token: Tensor) -> Tensor:
