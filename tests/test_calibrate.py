@@ -169,7 +169,46 @@ def test_a_wait_is_spun_for_its_length_and_leaves_the_numbers_alone(
     assert logits[0].equal(logits[1])
 
 
-def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(tmp_path: Path) -> None:
+def test_a_longer_spin_is_longer_by_just_what_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a clock that takes a microsecond to read, a spin of nothing is none that ends at once."""
+    reads = [0]
+
+    def read_ns() -> int:
+        reads[0] += 1
+        return 1000 * reads[0]
+
+    monkeypatch.setattr(calibration.time, "perf_counter_ns", read_ns)
+    took = []
+    for ms in (0.0, 0.003, 0.05):
+        before = reads[0]
+        calibration.spin(ms)
+        took.append(reads[0] - before)
+    assert [count - took[0] for count in took] == [0, 3, 50] and took[0] > 2
+
+
+@pytest.mark.parametrize("kind", WAITS)
+def test_the_plain_step_waits_as_long_untimed_where_the_wait_is_followed_by_operations(
+    kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    waited: list[float] = []
+    stepping = calibration.Bench._stepping
+
+    def noted(self: calibration.Bench, case: calibration.Case, waits_before_ms: float = 0.0) -> object:
+        waited.append(waits_before_ms)
+        return stepping(self, case, waits_before_ms)
+
+    monkeypatch.setattr(calibration.Bench, "_stepping", noted)
+    monkeypatch.setattr(calibration, "TRACES", 0)
+    model = random_model(replace(PRESETS["tiny"], n_layer=2))
+    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    made.injected(kind, 0.5, 0.0, 5, tmp_path / "trace.json.gz")
+    assert waited == ([0.0, 0.0] if kind == IN_A_KERNEL else [0.5, 0.0])
+
+
+def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "TRACES", 3)
     model = random_model(replace(PRESETS["tiny"], n_layer=2))
     made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
     assert len(made.beside_itself(3, entropy=5).shares) == 3
@@ -178,7 +217,10 @@ def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(tmp_path: Path
     assert len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == calibration.TRACES
 
 
-def test_the_command_shows_runs_alarms_waits_truths_and_estimators(tmp_path: Path) -> None:
+def test_the_command_shows_runs_alarms_waits_truths_and_estimators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(calibration, "TRACES", 4)
     flags = ["--model", "tiny", "--quick", "--quiet", "--out", str(tmp_path), "--run", str(GOLDEN)]
     assert calibrate.main(flags) == 0
     (path,) = tmp_path.iterdir()

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from profiling.measure.cases import Case, Inputs
 from profiling.measure.clock import Clock
-from profiling.measure.duel import Ring, stepping, traced_beside
+from profiling.measure.duel import Ring, Timed, stepping, traced_beside
 from profiling.results.calibration import IN_A_KERNEL, IN_PYTHON, PER_OP, precise
 from profiling.results.duel import Duel, gap_share
 from profiling.results.record import (
@@ -39,8 +39,9 @@ from variants.model import GPT
 from variants.spec import Variant
 
 PLAIN, WAITING = "plain", "waiting"
-TRACES = 8  # of either contestant, in turn
+TRACES = 24  # of either contestant, in turn
 LOOK = 20  # blocks between two looks
+SHORTEST_MS = 0.002  # of any spin: reading the clock takes time, too, which then cancels between two spins
 
 
 @contextmanager
@@ -55,8 +56,8 @@ def one_thread() -> Iterator[None]:
 
 
 def spin(ms: float) -> None:
-    """Keep this thread busy for so long: a sleep ends when the system pleases."""
-    end = time.perf_counter_ns() + ms * 1e6
+    """Keep this thread busy `ms` longer than a spin of nothing does: a sleep ends when the system pleases."""
+    end = time.perf_counter_ns() + round(1e6 * (ms + SHORTEST_MS))
     while time.perf_counter_ns() < end:
         pass
 
@@ -151,39 +152,60 @@ class Bench:
         decoder.warm_up()
         return Case(name, decoder, self.workload.contexts, self.inputs, True, self.workload)
 
-    def _ring(self, cases: dict[str, Case], entropy: int) -> Ring:
-        def failed(name: str, error: Exception) -> None:
-            raise error
+    def _stepping(self, case: Case, waits_before_ms: float = 0.0) -> Timed:
+        """Steps of this case, each after a wait that is not timed."""
+        step_ms = stepping(case, self.context, self.clock)
 
-        steps = {name: stepping(case, self.context, self.clock) for name, case in cases.items()}
-        return Ring(steps, entropy, failed)
+        def waited() -> float:
+            spin(waits_before_ms)
+            return step_ms()
+
+        return waited
 
     def beside_itself(self, blocks: int, entropy: int) -> StepDifference:
         """The drop of a step beside the very same step: the truth is nothing."""
-        ring = self._ring({PLAIN: self._case(PLAIN)}, entropy)
+        ring = Ring({PLAIN: self._stepping(self._case(PLAIN))}, entropy, _raised)
         return _difference([ring.block((PLAIN, PLAIN), number) for number in range(blocks)])
 
     @one_thread()
     def injected(self, kind: str, ms: float, max_seconds: float, entropy: int, path: Path) -> InjectedWait:
         """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie.
 
+        A step is slower after any pause, by up to an eighth of it, for what it reads has left the caches: the
+        plain step, too, waits before it is timed, so that the wait is all that differs. (One at the end of a
+        step slows the next one, whichever that is.)
+
         The duel ends when it could tell whether the wait is recovered, or when its time is over.
         """
         wait, end = WAITS[kind], time.monotonic() + max_seconds
         cases = {PLAIN: self._case(PLAIN, wait), WAITING: self._case(WAITING, wait, ms)}
-        ring = self._ring(cases, entropy)
+        plain = self._stepping(cases[PLAIN], 0.0 if kind == IN_A_KERNEL else ms)
+        ring = Ring({PLAIN: plain, WAITING: self._stepping(cases[WAITING])}, entropy, _raised)
         fought: list[DuelBlock] = []
         while len(fought) < LOOK or (time.monotonic() < end and not precise(_difference(fought), ms)):
             fought += [ring.block((WAITING, PLAIN), len(fought) + number) for number in range(LOOK)]
-        gaps: dict[str, list[float]] = {name: [] for name in cases}
+        difference = _difference(fought)
+        shares: dict[str, list[float]] = {name: [] for name in cases}
         for _ in range(TRACES):
             for name, case in cases.items():
-                gaps[name].append(self._gap_ms(case, path))
-        return InjectedWait(kind, ms, _difference(fought), gaps[PLAIN], gaps[WAITING])
+                shares[name].append(self._gap_share(case, path))
+        step_ms = difference.step_ms
+        return InjectedWait(
+            kind,
+            ms,
+            difference,
+            [share * (step_ms - ms) for share in shares[PLAIN]],
+            [share * step_ms for share in shares[WAITING]],
+        )
 
-    def _gap_ms(self, case: Case, path: Path) -> float:
+    def _gap_share(self, case: Case, path: Path) -> float:
         beside = traced_beside(case, case, self.context, self.clock, path, self.peaks)
-        return gap_share(beside.trace, beside.plain_ms, beside.event_us) * beside.plain_ms
+        return gap_share(beside.trace, beside.plain_ms, beside.event_us)
+
+
+def _raised(name: str, error: Exception) -> None:
+    """What a contestant of ours must not do: crash."""
+    raise error
 
 
 def _difference(blocks: list[DuelBlock]) -> StepDifference:
