@@ -171,9 +171,9 @@ class Bench:
     def injected(self, kind: str, ms: float, max_seconds: float, entropy: int, path: Path) -> InjectedWait:
         """What the duel and the traces say of a wait of `ms`; `path` is where traces may lie.
 
-        A step is slower after any pause, by up to an eighth of it, for what it reads has left the caches: the
-        plain step, too, waits before it is timed, so that the wait is all that differs. (One at the end of a
-        step slows the next one, whichever that is.)
+        A step is slower after any pause, for what it reads has left the caches: the plain step, too, waits
+        before it is timed, so that the wait is all that differs. (One at the end of a step slows the next,
+        whichever that is.)
 
         The duel ends when it could tell whether the wait is recovered, or when its time is over.
         """
