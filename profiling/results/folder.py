@@ -84,15 +84,7 @@ class RunFolder(Generic[R_co]):
     @staticmethod
     def load(path: Path, kind: type[R]) -> RunFolder[R]:
         """An existing run of this kind. Raises UserError where it is none, or cannot be read."""
-        file = path / "run.json"
-        try:
-            content = file.read_bytes()
-        except OSError as error:
-            raise UserError(f"{file}: {error.strerror}; expected a run folder") from None
-        record = decoded(content, file)
-        if not isinstance(record, kind):
-            raise UserError(f"{file} is a run of {record.kind()}, expected one of {kind.kind()}")
-        return RunFolder(path, record)
+        return RunFolder(path, record_in(path / "run.json", kind))
 
     @property
     def traces(self) -> Path:
@@ -126,6 +118,18 @@ class RunFolder(Generic[R_co]):
         if self.lock is not None:
             self.lock.close()
             self.lock = None
+
+
+def record_in(file: Path, kind: type[R]) -> R:
+    """The record of this kind that a file holds. Raises UserError where it is none, or cannot be read."""
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise UserError(f"{file}: {error.strerror}; expected a run folder") from None
+    record = decoded(content, file)
+    if not isinstance(record, kind):
+        raise UserError(f"{file} is a run of {record.kind()}, expected one of {kind.kind()}")
+    return record
 
 
 def write_atomically(path: Path, content: bytes) -> None:

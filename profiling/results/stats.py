@@ -92,6 +92,17 @@ def ratio_interval(numerator: Values, denominator: Values) -> Interval | None:
     return None if logs is None else Interval(*(float(np.exp(x)) for x in logs))
 
 
+def independent_ratio(after: Values, before: Values, confidence: float = CONFIDENCE) -> Interval | None:
+    """Typical ratio of two samples that share no rounds, such as two runs: estimates of the logarithms,
+    subtracted (Yuen and Welch); None with fewer than two values in either.
+    """
+    later, earlier = (estimate(np.log(np.asarray(values))) for values in (after, before))
+    if later is None or earlier is None:
+        return None
+    logs = combined((1.0, later), (-1.0, earlier)).interval(confidence)
+    return Interval(*(float(np.exp(x)) for x in logs))
+
+
 def difference_interval(first: Values, second: Values) -> Interval | None:
     """Typical difference first - second within a round with its interval."""
     return robust_interval(np.asarray(first) - np.asarray(second))
