@@ -17,6 +17,7 @@ from experiments.shared.cli import run
 from profiling.results.record.page import Table
 from reports.printers.console import print_blocks
 from variants.errors import UserError
+from variants.version import version
 
 
 def questions() -> dict[str, str]:
@@ -35,12 +36,18 @@ def main(argv: Sequence[str] | None = None) -> None:
     names = {name: f"experiments.{name}" for name in questions()} | {"report": "reports.build"}
     if name in names:
         run(import_module(names[name]).main, arguments)
+    if name == "--version":
+        run(_version, [])
     run(_list if name in ("-h", "--help") else _refuse, [name])
 
 
 def _list(names: Sequence[str] | None) -> None:
     title = "decode-floor NAME, or python -m experiments.NAME"
     print_blocks(Console(), [Table(("name", "question"), list(questions().items()), 2, title)])
+
+
+def _version(names: Sequence[str] | None) -> None:
+    sys.stdout.write(f"{version()}\n")
 
 
 def _refuse(names: Sequence[str] | None) -> None:

@@ -55,7 +55,7 @@ def parser() -> argparse.ArgumentParser:
         help="batch sizes beside 1 (default 2 to 256, as memory permits)",
     )
     add("--prompts", type=cli.integers, metavar="N,N", help="prompt lengths for the time to first token")
-    add("--variant", default="sdpa", metavar="NAME", help="the rung that is timed (default sdpa)")
+    add("--variant", default="sdpa", metavar="NAME", help="the rung that is timed")
     return parser
 
 

@@ -8,19 +8,19 @@ guard in CI, --fail-if-slower 5% exits with 1 only where a step's whole interval
 from __future__ import annotations
 
 import argparse
-import csv
-import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.shared.cli import console, plain_parser, print_json, run
-from profiling.results.folder import record_in, write_atomically
+from profiling.results.discrepancies import Matter
+from profiling.results.folder import record_in
 from profiling.results.record import Measurement, Record
 from profiling.results.record.page import Block, Bullets, Figure, Page, Section, Sentence, Table
 from profiling.results.record.pictures import Bar, Bars
-from profiling.results.run_pair import Cell, Matter, RunPair, Shift
+from profiling.results.run_pair import RunPair, Shift
 from profiling.results.stats import Interval
+from reports.export import write_csv
 from reports.numbers import code, interval, number
 from variants.errors import UserError
 
@@ -36,8 +36,6 @@ MEANS = {
     Matter.SOFTWARE: "what moved may be theirs",
     Matter.METHOD: "the ratios stand, with more or less noise",
 }
-ENDS = tuple(f"{name}_{end}" for name in ("ratio", "per_read") for end in Interval._fields)
-COLUMNS = ("before", "after", *Cell._fields, "before_ms", "after_ms", *ENDS)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -76,7 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     files = []
     if arguments.csv:
-        write_atomically(arguments.csv, table(before, named).encode())
+        write_csv(arguments.csv, table(before, named))
         files.append(f"Table: {arguments.csv}")
     if arguments.out:
         write(arguments.out, made)
@@ -125,6 +123,7 @@ def beyond(pair: RunPair, limit: float) -> list[Shift]:
 def page(before: str, named: dict[str, RunPair], limit: float | None = None) -> Page:
     """The answers first, then each run's steps and differences."""
     question = " ".join((__doc__ or "").partition("\n\n")[0].removeprefix("Question: ").split())
+    question = question[:1].upper() + question[1:]
     answer = [f"{name} against {before}: {said(pair, limit)}" for name, pair in named.items()]
     sections = [Section("Question and answer", [Sentence(question), *(Sentence(line) for line in answer)])]
     for number_, (name, pair) in enumerate(named.items()):
@@ -168,10 +167,10 @@ def _steps(pair: RunPair, number_: int) -> Iterator[Block]:
         heads = ("variant", "context", "word", "before, ms", "after, ms", "after / before", "in plain reads")
         yield Table(heads, rows, text_columns=3)
         yield Sentence(
-            "Medians over rounds; ratios of trimmed means of their logarithms, with intervals that hold in "
-            "95 % of comparisons for all rows at once. The runs share no round: the last column is the same "
-            "ratio in units of the plain read of the step's bytes in its round. A step is slower or faster "
-            "where both say so, and moved as the reads did where only the first does."
+            "Medians over rounds; ratios of trimmed means of their logarithms, each with its 95 % interval. "
+            "The runs share no round: the last column is the same ratio in units of the plain read of the "
+            "step's bytes in its round. A step is slower or faster where both say so, and moved as the reads "
+            "did where only the first does."
         )
         if any(shift.ratio for shift in pair.shifts):
             yield _figure(pair, number_)
@@ -200,11 +199,11 @@ def _figure(pair: RunPair, number_: int) -> Figure:
 
 
 def _differences(pair: RunPair) -> Iterator[Block]:
-    if not pair.differences:
+    if not pair.discrepancies:
         yield Sentence("None is known.")
         return
-    yield Table(("of", "what", "before", "after"), [list(row) for row in pair.differences], text_columns=4)
-    matters = dict.fromkeys(row.matter for row in pair.differences)
+    yield Table(("of", "what", "before", "after"), [list(row) for row in pair.discrepancies], text_columns=4)
+    matters = dict.fromkeys(row.matter for row in pair.discrepancies)
     yield Bullets([f"{matter}: {MEANS[matter]}" for matter in matters])
 
 
@@ -212,7 +211,7 @@ def as_json(pair: RunPair) -> dict[str, object]:
     """Everything that is shown, with intervals as [low, mid, high]."""
     return {
         "comparable": not pair.of(Matter.WORK) and not pair.of(Matter.MACHINE),
-        "differences": [row._asdict() for row in pair.differences],
+        "differences": [row._asdict() for row in pair.discrepancies],
         "steps": [
             {
                 **shift.cell._asdict(),
@@ -229,19 +228,17 @@ def as_json(pair: RunPair) -> dict[str, object]:
     }
 
 
-def table(before: str, named: dict[str, RunPair]) -> str:
-    """A row per step and run, as CSV; what is unknown is an empty field."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    unknown = (None,) * len(Interval._fields)
+def table(before: str, named: dict[str, RunPair]) -> list[dict[str, object]]:
+    """A row per step and run."""
+    rows = []
     for name, pair in named.items():
         for shift in pair.shifts:
-            times = (shift.before_ms, shift.after_ms)
-            writer.writerow(
-                [before, name, *shift.cell, *times, *(shift.ratio or unknown), *(shift.per_read or unknown)]
-            )
-    return text.getvalue()
+            row = {"before": before, "after": name, **shift.cell._asdict()}
+            row |= {"before_ms": shift.before_ms, "after_ms": shift.after_ms}
+            for what, reading in (("ratio", shift.ratio), ("per_read", shift.per_read)):
+                row |= {f"{what}_{end}": getattr(reading, end, None) for end in Interval._fields}
+            rows.append({**row, "word": shift.word})
+    return rows
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ def parser() -> argparse.ArgumentParser:
     add("--names-from", type=Path, metavar="EAGER", help=eager)
     add("--redact", type=Path, metavar="OUT", help="write the trace without names of hosts, paths, stacks")
     add("--out", type=Path, metavar="DIR", help="write report.md, report.html and explain.json there")
-    add("--top", type=int, default=5, metavar="N", help="length of the lists (default 5)")
+    add("--top", type=int, default=5, metavar="N", help="length of the lists")
     return parser
 
 

@@ -83,9 +83,9 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("file", type=Path, metavar="FILE", help="the trace to read")
     add("--copies", type=int, default=1, metavar="N", help="read N copies of it, one after the other in time")
-    add("--repeats", type=int, default=3, metavar="N", help="runs of each (default 3); medians are shown")
+    add("--repeats", type=int, default=3, metavar="N", help="runs of each; medians are shown")
     add("--hta-python", default=sys.executable, metavar="PYTHON", help="an interpreter that has HTA")
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

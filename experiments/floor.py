@@ -19,6 +19,7 @@ from experiments.shared.measured import with_flags
 from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
 from profiling.results.record.workload import FLOOR_ROUNDS
+from reports import export
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select
@@ -46,6 +47,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="NAME,NAME",
         help="what to measure, or all (default: the exact rungs to the floor)",
     )
+    export.add_flags(parser)
     add("--list", action="store_true", help="show the variants and stop")
     add("--no-trace", action="store_true", help="skip the profiler")
     add(
@@ -62,6 +64,7 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    export.check(arguments)
     resumed = _resume(arguments) if arguments.resume else None
     variants = ladder(arguments.precision)
     chosen, added = select(cli.names(arguments.variant), variants)
@@ -83,6 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
     _measure(arguments, runner, console)
+    export.write_samples(arguments, runner.record)
     show(console, brief(study(runner.run)), f"Report: {runner.run.path / 'report.md'}, report.html")
     if arguments.json:
         cli.print_json(summary(runner.run))

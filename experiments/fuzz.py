@@ -37,11 +37,11 @@ EVERY = 50  # inputs between two lines of progress
 def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.fuzz", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--inputs", type=int, default=INPUTS, metavar="N", help=f"of all kinds together (default {INPUTS})")
+    add("--inputs", type=int, default=INPUTS, metavar="N", help="of all kinds together")
     add("--kind", action="append", metavar="NAME,NAME", help="only these (default: all, in turn)")
-    add("--first", type=int, default=0, metavar="N", help="number of each kind's first input (default 0)")
-    add("--kills", type=int, default=0, metavar="N", help="kill a tiny floor run at N moments (default 0)")
-    add("--seed", type=int, default=0, help="of everything that is drawn (default 0)")
+    add("--first", type=int, default=0, metavar="N", help="number of each kind's first input")
+    add("--kills", type=int, default=0, metavar="N", help="kill a tiny floor run at N moments")
+    add("--seed", type=int, default=0, help="of everything that is drawn")
     add(
         "--workers",
         type=int,
@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes (default: one a core)",
     )
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

@@ -55,8 +55,8 @@ def parser() -> argparse.ArgumentParser:
         "--prompt-ids", type=cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
     )
     add("--new", type=int, help=f"tokens to write (default {NEW}, with --quick {QUICK_NEW})")
-    add("--variant", default="sdpa", metavar="NAME", help="the rung that writes (default sdpa)")
-    add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    add("--variant", default="sdpa", metavar="NAME", help="the rung that writes")
+    add("--temperature", type=float, default=0.0, help="0 is greedy")
     add("--top-k", type=int, default=0, help="draw among the k likeliest (default 0: all)")
     add(
         "--top-p",

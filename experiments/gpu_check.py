@@ -136,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         type=float,
         help=f"seconds for everything (default {BUDGET_S}; rehearsing {BUDGET_S * REHEARSAL_SLOWER})",
     )
-    parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder goes (default runs)")
+    parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder goes")
     arguments = parser.parse_args(argv)
     if not arguments.rehearse:
         _require_a_device()

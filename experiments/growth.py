@@ -50,15 +50,15 @@ def _commas(numbers: Sequence[int]) -> str:
 def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.growth", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed (default onelaunch)")
+    add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed")
     add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
     add("--batches", type=cli.integers, metavar="N,N", help=f"base first (default {_commas(BATCHES)})")
     add("--threads", type=cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
     add("--context", type=cli.integers, metavar="N,N", help=f"of the base (default {_commas(CONTEXTS)})")
     add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
-    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--seed", type=int, default=0, help="of weights, prompts and order")
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, fewer models and batches")
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

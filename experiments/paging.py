@@ -41,7 +41,7 @@ LAYOUTS = ("system, question", "system, time, question", "time, system, question
 
 def parser() -> argparse.ArgumentParser:
     parser = cli.common_parser("experiments.paging", __doc__ or "", EXAMPLES, USUAL, QUICK)
-    parser.add_argument("--requests", type=int, default=200, help="in the queue (default 200)")
+    parser.add_argument("--requests", type=int, default=200, help="in the queue")
     parser.add_argument("--prompts", type=int, help="that share a system prompt (default 8; 4 if quick)")
     return parser
 

@@ -33,15 +33,15 @@ def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.peers", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("--peer", action="append", metavar="NAME,NAME", help="which engines (default: all installed)")
-    add("--model", choices=PRESETS, default="gpt2", help="its shape; weights are random (default gpt2)")
-    add("--context", type=cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt (16)")
-    add("--steps", type=int, default=8, help="timed steps per visit (default 8)")
+    add("--model", choices=PRESETS, default="gpt2", help="its shape; weights are random")
+    add("--context", type=cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt")
+    add("--steps", type=int, default=8, help="timed steps per visit")
     add("--rounds", type=int, help=f"each visits every engine once, in shuffled order (default {ROUNDS})")
     add("--threads", type=int, help="threads of every engine (default: torch's)")
-    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--seed", type=int, default=0, help="of weights, prompts and order")
     add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
     add("--folder", type=Path, help="where conversions are kept (default: in the cache)")
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
     parser.set_defaults(model="tiny")
     add = parser.add_argument
     add("--variant", action="append", metavar="NAME,NAME", help="plant in these rungs only (default: all)")
-    add("--clean", type=int, default=CLEAN, help="judgements of each rung without a fault (default 1)")
+    add("--clean", type=int, default=CLEAN, help="judgements of each rung without a fault")
     add("--kind", action="append", metavar="NAME,NAME", help="faults of these kinds only (default: all)")
     return parser
 

@@ -69,11 +69,11 @@ class Forecast:
 def parser() -> argparse.ArgumentParser:
     parser = plain_parser("experiments.predict", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--model", default="gpt2", help="a name, a config.json, or a folder with one (default gpt2)")
+    add("--model", default="gpt2", help="a name, a config.json, or a folder with one")
     add("--device", action="append", metavar="NAME,NAME", help=f"default {', '.join(SHOWN_DEVICES)}")
     add("--precision", default="bfloat16", help=f"of the weights: {', '.join([*NATIVE_BITS, *PACKED_BITS])}")
-    add("--context", type=int, default=100, help="tokens in the cache (default 100)")
-    add("--engine", choices=ENGINES, default="hf", help="what runs the model (default hf)")
+    add("--context", type=int, default=100, help="tokens in the cache")
+    add("--engine", choices=ENGINES, default="hf", help="what runs the model")
     machine = parser.add_mutually_exclusive_group()
     machine.add_argument("--host-us", type=float, metavar="US", help="host time per launch, views included")
     machine.add_argument(

@@ -37,10 +37,10 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", action="append", metavar="NAME,NAME", help="only these (default: all)")
     add("--device", choices=cli.DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     add("--precision", choices=("float32", "bfloat16"), default="float32", help="of the weights")
-    add("--capacity", type=int, default=128, metavar="N", help="slots of the caches (default 128)")
+    add("--capacity", type=int, default=128, metavar="N", help="slots of the caches")
     add("--quick", action="store_true", help=f"{QUICK_STEPS} greedy tokens instead of {STEPS}")
-    add("--seed", type=int, default=0, help="of the prompts (default 0)")
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--seed", type=int, default=0, help="of the prompts")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

@@ -49,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--model",
         default="llama-2-7b",
-        help="a name, a config.json, or a folder with one (default llama-2-7b)",
+        help="a name, a config.json, or a folder with one",
     )
     for flag, what in (("layers", "layers"), ("heads", "query heads"), ("kv-heads", "key and value heads")):
         add(f"--{flag}", type=int, metavar="N", help=f"instead of --model: number of {what}")
@@ -68,17 +68,17 @@ def parser() -> argparse.ArgumentParser:
         metavar="N,N",
         help="tokens a request",
     )
-    add("--batch", type=integers, default=(1, 32), metavar="N,N", help="concurrent requests (default 1,32)")
+    add("--batch", type=integers, default=(1, 32), metavar="N,N", help="concurrent requests")
     add("--device-gib", type=float, metavar="GIB", help="device memory: plan what fits into it")
-    add("--utilisation", type=float, default=0.9, metavar="SHARE", help="usable share of it (default 0.9)")
+    add("--utilisation", type=float, default=0.9, metavar="SHARE", help="usable share of it")
     add(
         "--other-gib",
         type=float,
         default=0.0,
         metavar="GIB",
-        help="activations, graphs and the like (default 0)",
+        help="activations, graphs and the like",
     )
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 

@@ -16,10 +16,11 @@ import msgspec
 from profiling.analysis import timeline as op_by_op
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import FloorRecord, Record
+from profiling.results.record import FloorRecord, Measurement, Record
 from profiling.results.record.page import Page
 from profiling.results.record.pictures import Steps
 from profiling.results.verdict import verdict
+from reports import export
 from reports.sections import sections
 from reports.study import Study
 from reports.write import write
@@ -88,8 +89,12 @@ def _timeline(run: RunFolder[FloorRecord], drawn: Mapping[str, Steps | None] | N
 def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m reports.build", description="Make the report of a run folder.")
     parser.add_argument("run", type=Path, help="a run folder, e.g. runs/20260101T120000-cpu-floor")
-    path = parser.parse_args(argv).run
+    export.add_flags(parser)
+    arguments = parser.parse_args(argv)
+    path = arguments.run
     build(path)
+    if arguments.csv or arguments.jsonl:
+        export.write_samples(arguments, RunFolder.load(path, Measurement).record)
     sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import itertools
 import json
 import os
 import re
@@ -14,10 +16,15 @@ from typing import Any
 
 import pytest
 from floor_run import ROOT, copied
+from hypothesis import given
+from hypothesis import strategies as st
 
 from experiments.shared import cli
 from profiling.results.folder import RunFolder
 from profiling.results.record import Record
+from reports import build
+from variants import version
+from variants.command import Parser
 from variants.known_configs import KNOWN_CONFIGS
 
 CORES = os.cpu_count() or 1
@@ -160,6 +167,125 @@ def test_help_says_what_is_done_without_a_flag(name: str, capsys: pytest.Capture
     ):
         said = ": no meaning here" if default is None else rf" \(default {default}"
         assert re.search(rf"{flag} [a-z][^(:]*{said}", text), flag
+
+
+MAP = "experiments.shared.map"  # knows no flags
+
+
+def modules_with_a_command() -> list[str]:
+    ends = '\nif __name__ == "__main__":\n'
+    files = [
+        f for room in ("variants", "profiling", "experiments", "reports") for f in (ROOT / room).rglob("*.py")
+    ]
+    texts = {".".join(f.relative_to(ROOT).with_suffix("").parts): f.read_text("utf-8") for f in files}
+    return sorted(
+        n for n, text in texts.items() if ends in text and "arse" in text and "__main__" not in n and n != MAP
+    )
+
+
+@pytest.mark.parametrize("name", modules_with_a_command())
+def test_every_command_tells_its_version_and_its_defaults(
+    name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main = import_module(name).main
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0 and re.match(r"decode-floor \S+", capsys.readouterr().out)
+    seen: list[Parser] = []
+    monkeypatch.setattr(Parser, "print_help", lambda self, file=None: seen.append(self))
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    (parser,) = seen
+    formatter = parser._get_formatter()
+    for action in parser._actions:
+        if action.option_strings and action.nargs != 0 and action.default not in (None, []):
+            value = action.default
+            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            text = formatter._expand_help(action)
+            assert shown in text or "default" in text, (action.option_strings, text)
+            assert text.count("(default") <= 1, text
+
+
+def test_a_default_that_an_experiment_sets_is_the_one_that_is_shown(capsys: Any) -> None:
+    parser = cli.common_parser("experiments.faults", "")
+    parser.set_defaults(model="tiny")
+    parser.print_help()
+    assert "layout (default tiny)" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_whole_tells_its_version_with_the_commit() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "experiments", "--version"], cwd=ROOT, capture_output=True, text=True
+    )
+    commit = version.checkout()
+    assert done.returncode == 0 and done.stdout.startswith("decode-floor ")
+    assert done.stdout.endswith(f", commit {commit}\n" if commit else "\n")
+
+
+@pytest.mark.parametrize(
+    ("text", "numbers"),
+    [
+        ("10", (10,)),
+        ("10,100", (10, 100)),
+        ("10..1000*10", (10, 100, 1000)),
+        ("10..999*10", (10, 100)),
+        ("10..30+10,50", (10, 20, 30, 50)),
+        ("7..7+1", (7,)),
+        ("-1", (-1,)),
+    ],
+)
+def test_numbers_and_ranges(text: str, numbers: tuple[int, ...]) -> None:
+    assert cli.integers(text) == numbers
+
+
+@given(st.integers(1, 50), st.integers(0, 500), st.integers(2, 9))
+def test_a_range_holds_what_its_rule_says(first: int, more: int, by: int) -> None:
+    last = first + more
+    assert cli.integers(f"{first}..{last}+{by}") == tuple(range(first, last + 1, by))
+    powers = cli.integers(f"{first}..{last}*{by}")
+    assert powers[0] == first and powers[-1] <= last < powers[-1] * by
+    assert all(after == by * before for before, after in itertools.pairwise(powers))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "10,",
+        "ten",
+        "10..100",
+        "100..10*2",
+        "10..100*1",
+        "10..100+0",
+        "0..8*2",
+        "1..9999999999999+1",
+        "1.5",
+    ],
+)
+def test_what_is_no_range_is_refused_in_one_line(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "--context" in refusal("floor", [f"--context={text}"], capsys)
+
+
+def test_samples_are_exported_a_row_per_step(tmp_path: Path) -> None:
+    run = copied(tmp_path / "run")
+    files = {"csv": tmp_path / "steps.csv", "jsonl": tmp_path / "steps.jsonl"}
+    build.main([str(run), *(word for name, file in files.items() for word in (f"--{name}", str(file)))])
+    record = json.loads((run / "run.json").read_text())
+    steps = [
+        (s["variant"], s["round"], n, ms) for s in record["samples"] for n, ms in enumerate(s["steps_ms"])
+    ]
+    lines = [json.loads(line) for line in files["jsonl"].read_text().splitlines()]
+    assert [(r["variant"], r["round"], r["step"], r["ms"]) for r in lines] == steps
+    rows = list(csv.DictReader(files["csv"].open()))
+    assert [(r["variant"], int(r["round"]), int(r["step"]), float(r["ms"])) for r in rows] == steps
+
+
+def test_an_export_into_no_folder_is_refused_before_anything_runs(tmp_path: Path, capsys: Any) -> None:
+    place = tmp_path / "none" / "steps.csv"
+    assert "there is no folder" in refusal(
+        "floor", ["--csv", str(place), "--out", str(tmp_path / "r")], capsys
+    )
+    assert not (tmp_path / "r").exists()
 
 
 def test_more_threads_than_cores_are_allowed(tmp_path: Path) -> None:

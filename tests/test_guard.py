@@ -120,3 +120,38 @@ def test_a_load_before_the_run_is_said(load: float, said: bool) -> None:
     loaded = replace(ENVIRONMENT, cores=2, load_at_start=load)
     found = disturbances(replace(record(), environment=loaded))
     assert bool(found) is said and all("the load was 2.1 before anything ran" in text for text in found)
+
+
+# -- energy ---------------------------------------------------------------------------------------
+
+
+def zone(sys: Path, folder: str, name: str, uj: int) -> Path:
+    path = sys / "class" / "powercap" / folder
+    path.mkdir(parents=True)
+    for file, text in (("name", name), ("energy_uj", str(uj)), ("max_energy_range_uj", "999")):
+        (path / file).write_text(f"{text}\n")
+    return path / "energy_uj"
+
+
+def test_energy_is_that_of_packages_and_memory_over_a_wrap(tmp_path: Path) -> None:
+    package = zone(tmp_path, "intel-rapl:0", "package-0", 900)
+    memory = zone(tmp_path, "intel-rapl:0:1", "dram", 5)
+    cores = zone(tmp_path, "intel-rapl:0:0", "core", 1)
+    energy = guard.Energy(tmp_path)
+    before = energy.read()
+    for file, uj in ((package, 100), (memory, 15), (cores, 500)):  # the cores are part of the package
+        file.write_text(str(uj))
+    assert energy.joules_since(before) == pytest.approx((200 + 10) / 1e6)
+
+
+def test_energy_that_nobody_tells_is_unknown(tmp_path: Path) -> None:
+    assert guard.Energy(tmp_path).joules_since([]) is None
+    zone(tmp_path, "intel-rapl:0", "package-0", 1).unlink()
+    assert guard.Energy(tmp_path).joules_since([]) is None
+
+
+def test_the_most_memory_that_was_held_does_not_shrink() -> None:
+    before = guard.peak_resident_bytes()
+    held = torch.ones(1 << 24)
+    after = guard.peak_resident_bytes()
+    assert before is None or (after is not None and after >= before and after >= held.nbytes)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from records import entry, setting
 from torch._C._autograd import DeviceType
 
 from profiling.analysis.predict import Costs
@@ -14,7 +15,9 @@ from profiling.measure.clock import Clock
 from profiling.measure.environment import answers, gpu, smi
 from profiling.measure.peaks import _kernel_us, times_ms
 from profiling.measure.tracing import _replay_costs
-from profiling.results.record import Peaks
+from profiling.results.metrics import Measured
+from profiling.results.peaks import rates
+from profiling.results.record import FloorRecord, Peaks, Sample, StepPrediction, replaced
 from reports.sections.about import _gpu
 
 
@@ -118,3 +121,28 @@ def test_without_the_driver_s_tool_nothing_is_known_and_nothing_fails(
 ) -> None:
     monkeypatch.setattr("shutil.which", lambda name: None)
     assert smi(UUID) == [None] * 6
+
+
+def test_rates_are_those_of_the_median_step_and_energy_that_of_a_token() -> None:
+    expected = StepPrediction(4_000_000, 1, 1.0, 1.0)
+    proven = entry(status="proven", prediction={0: expected, 10: expected}, slots={10: 11})
+    samples = [
+        Sample(
+            round=n,
+            variant="cat",
+            width=8,
+            context=10,
+            batch=2,
+            steps_ms=[3.0, 4.0, 5.0],
+            pipelined_ms=None,
+            energy_j=joules,
+        )
+        for n, joules in enumerate((0.6, 0.6, 1.2))
+    ]
+    made = {**setting(contexts=(10,), batch=2), "variants": {"cat": proven}}
+    found = rates(Measured(FloorRecord(**made, samples=samples)), "cat", 10)
+    assert found.tokens_per_s == pytest.approx(500) and found.gb_per_s == pytest.approx(1.0)
+    assert found.joules_per_token and found.joules_per_token.contains(0.1)
+    silent = [replaced(sample, energy_j=None) for sample in samples]
+    assert rates(Measured(FloorRecord(**made, samples=silent)), "cat", 10).joules_per_token is None
+    assert rates(Measured(FloorRecord(**made)), "cat", 10).tokens_per_s is None

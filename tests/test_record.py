@@ -18,7 +18,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from markupsafe import Markup
 
-from profiling.results import folder
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.record import (
     AnyRecord,
@@ -33,6 +32,7 @@ from profiling.results.record.upgrade import upgraded
 from reports.build import page, study
 from reports.printers.html import html
 from reports.printers.markdown import markdown
+from variants import version
 from variants.errors import UserError
 
 DATA = Path(__file__).parent / "data"
@@ -294,10 +294,10 @@ def test_parts_are_frozen() -> None:
 
 @pytest.fixture
 def checked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The run folder's module as if it lay in this checkout."""
+    """The module that asks as if it lay in this checkout."""
     if shutil.which("git") is None:
         pytest.skip("git is not installed")
-    module = tmp_path / "code" / "folder.py"
+    module = tmp_path / "code" / "version.py"
     module.parent.mkdir()
     module.write_text("one = 1\n")
     for words in (
@@ -306,7 +306,7 @@ def checked_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "-m", "one"],
     ):
         subprocess.run(["git", *words], cwd=module.parent, check=True, capture_output=True)
-    monkeypatch.setattr(folder, "__file__", str(module))
+    monkeypatch.setattr(version, "__file__", str(module))
     return module
 
 
@@ -314,7 +314,7 @@ def test_a_record_names_the_commit_and_whether_files_differ(checked_out: Path, t
     commit = RunFolder.create(tmp_path / "runs", FloorRecord, "cpu").record.commit
     assert commit is not None and re.fullmatch("[0-9a-f]{12}", commit)
     checked_out.write_text("one = 2\n")
-    assert folder.checkout() == f"{commit}-changed"
+    assert version.checkout() == f"{commit}-changed"
 
 
 def test_a_run_that_another_commit_goes_on_with_says_so(checked_out: Path, tmp_path: Path) -> None:
@@ -328,10 +328,10 @@ def test_a_run_that_another_commit_goes_on_with_says_so(checked_out: Path, tmp_p
 def test_an_installation_inside_of_another_checkout_has_no_commit(
     checked_out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder, "__file__", str(checked_out.with_name("installed.py")))
-    assert folder.checkout() is None
+    monkeypatch.setattr(version, "__file__", str(checked_out.with_name("installed.py")))
+    assert version.checkout() is None
 
 
 def test_without_git_the_commit_is_unknown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    assert folder.checkout() is None
+    assert version.checkout() is None

@@ -6,13 +6,37 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from variants.errors import UserError
+from variants.version import version
+
+
+class Help(argparse.RawDescriptionHelpFormatter):
+    """Says what is done without a flag that takes a value, unless the flag's own text says it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str | None:
+        value = action.default
+        if action.help is None or action.nargs == 0 or "default" in action.help or value in (None, []):
+            return action.help
+        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return f"{action.help} (default {shown})".replace("%", "%%")
+
+
+class _Version(argparse.Action):
+    """Prints it and ends; nothing is looked up before."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any, **__: Any) -> NoReturn:
+        sys.stdout.write(f"{version()}\n")
+        parser.exit()
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses bad flags as all bad input is refused: in one line."""
+    """Refuses bad flags as all bad input is refused: in one line. Knows --version."""
+
+    def __init__(self, prog: str, description: str, epilog: str | None = None) -> None:
+        super().__init__(prog, description=description, epilog=epilog, formatter_class=Help)
+        self.add_argument("--version", action=_Version, nargs=0, help="whose code this is, and stop")
 
     def error(self, message: str) -> NoReturn:
         raise UserError(f"{message} (see {self.prog} --help)")

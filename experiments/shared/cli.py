@@ -11,7 +11,8 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, count, islice, takewhile
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
@@ -31,6 +32,8 @@ DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = tuple(name for name, option in declared(PrecisionOption).items() if option.plain)
 SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
 SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
+NUMBERS = "numbers, or ranges like 10..1000*10 or 10..90+20"
+MAX_NUMBERS = 1000  # of a range
 MAX_PER_CORE = 4  # threads: with many more a step takes minutes, as each waits actively for the others
 
 
@@ -90,20 +93,20 @@ def common_parser(
     add = parser.add_argument
     add("--device", choices=DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     _add_model(parser)
-    add("--precision", choices=PRECISIONS, default="float32", help="of the first rung (default float32)")
+    add("--precision", choices=PRECISIONS, default="float32", help="of the first rung")
     add(
         "--context",
         type=integers,
         metavar="N,N",
-        help=f"tokens in the cache when a step starts{default('context')}",
+        help=f"tokens in the cache when a step starts, as {NUMBERS}{default('context')}",
     )
-    add("--batch", type=int, default=1, help="rows decoded together (default 1)")
+    add("--batch", type=int, default=1, help="rows decoded together")
     add("--steps", type=int, help=f"timed steps per visit{default('steps')}")
     add("--rounds", type=int, help=f"each times everything once, in shuffled order{default('rounds')}")
-    add("--seed", type=int, default=0, help="of weights, prompts and order (default 0)")
+    add("--seed", type=int, default=0, help="of weights, prompts and order")
     add("--threads", type=int, help="CPU threads (default: torch's)")
     add("--quick", action="store_true", help="fewer rounds and variants; says what it left out")
-    add("--out", type=Path, default=Path("runs"), help="where run folders go (default runs)")
+    add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
 
@@ -112,14 +115,14 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         default="gpt2",
-        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout (default gpt2)",
+        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout",
     )
     model.add_argument(
         "--shape",
         dest="model",
         action=_Shape,
         metavar="NAME",
-        help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)}",
+        help=f"real shape, seeded weights: a config.json, or one of {', '.join(KNOWN_CONFIGS)} (no default)",
     )
 
 
@@ -130,23 +133,32 @@ def _default(workload: Workload, flag: Flag) -> str:
 def plain_parser(module: str, doc: str, examples: Sequence[str] = ()) -> argparse.ArgumentParser:
     """A parser with `--json` and `--quiet` only, for experiments that measure nothing."""
     epilog = "examples:\n" + "\n".join(f"  python -m {module} {line}".rstrip() for line in examples)
-    parser = Parser(
-        prog=f"python -m {module}",
-        description=doc,
-        epilog=epilog if examples else None,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = Parser(f"python -m {module}", doc, epilog if examples else None)
     parser.add_argument("--json", action="store_true", help="last line of stdout: one JSON object")
     parser.add_argument("--quiet", action="store_true", help="no tables and no progress")
     return parser
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """'10,100' -> (10, 100)."""
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"expected numbers with commas between, got {text!r}") from None
+    """'10,100' -> (10, 100); '10..1000*10' -> (10, 100, 1000); '10..30+10,50' -> (10, 20, 30, 50)."""
+    return tuple(chain.from_iterable(map(_numbers, text.split(","))))
+
+
+def _numbers(part: str) -> Iterable[int]:
+    """A number, or a range from its first to at most its last: by a factor, or by a step."""
+    match = re.fullmatch(r"(-?\d+)(?:\.\.(\d+)([*+])(\d+))?", part.strip())
+    if match is None:
+        raise argparse.ArgumentTypeError(f"expected {NUMBERS} with commas between, got {part!r}")
+    first, last, by = int(match[1]), int(match[2] or match[1]), int(match[4] or 1)
+    if match[3] is None:
+        return (first,)
+    if not 1 <= first <= last or by < (2 if match[3] == "*" else 1):
+        raise argparse.ArgumentTypeError(f"{part!r} is no range that rises: {NUMBERS}")
+    powers = takewhile(lambda n: n <= last, (first * by**k for k in count()))
+    found = tuple(islice(powers if match[3] == "*" else range(first, last + 1, by), MAX_NUMBERS + 1))
+    if len(found) > MAX_NUMBERS:
+        raise argparse.ArgumentTypeError(f"{part!r} has more than {MAX_NUMBERS} numbers")
+    return found
 
 
 def seconds(text: str) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sysconfig
 import time
 from pathlib import Path
@@ -12,7 +13,46 @@ import torch
 
 from profiling.results.record import MachineLook
 
+STATUS = Path("/proc/self/status")
+RAPL = "class/powercap/intel-rapl:*"
 THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"
+
+
+class Energy:
+    """What processor packages and their memory have taken, from the counters of RAPL (Intel's and AMD's).
+
+    Linux lets root alone read them, unless it is told otherwise: then nothing is known.
+    """
+
+    def __init__(self, sys: Path = Path("/sys")) -> None:
+        self.counters = [
+            (zone / "energy_uj", wraps) for zone in sorted(sys.glob(RAPL)) if (wraps := _wraps(zone))
+        ]
+
+    def read(self) -> list[int]:
+        """The counters now, uJ."""
+        return [int(file.read_text()) for file, _ in self.counters]
+
+    def joules_since(self, before: list[int]) -> float | None:
+        """J since `before` was read; None where there is no counter."""
+        taken = [
+            (now - then) % wraps
+            for now, then, (_, wraps) in zip(self.read(), before, self.counters, strict=True)
+        ]
+        return sum(taken) / 1e6 if taken else None
+
+
+def _wraps(zone: Path) -> int | None:
+    """The number at which the counter of this zone begins anew; None for one that is not to be counted
+    (a part of another zone), or cannot be read.
+    """
+    try:
+        if not (zone / "name").read_text().startswith(("package", "dram")):
+            return None
+        int((zone / "energy_uj").read_text())
+        return int((zone / "max_energy_range_uj").read_text()) + 1
+    except (OSError, ValueError):
+        return None
 
 
 class Guard:
@@ -35,6 +75,7 @@ class Guard:
             stolen=stolen,
             swapped_bytes=int(passed.get("swapped", 0)),
             throttled=int(passed["throttled"]) if "throttled" in passed else None,
+            peak_resident_bytes=peak_resident_bytes(),
         )
 
     def _counters(self) -> dict[str, float]:
@@ -56,6 +97,14 @@ class Guard:
         if files:
             counters["throttled"] = sum(int(file.read_text()) for file in files)
         return counters
+
+
+def peak_resident_bytes() -> int | None:
+    """The most that this process has held in memory so far; None where the system does not tell."""
+    if STATUS.exists():  # what getrusage says there may be the parent's
+        held = re.search(r"^VmHWM:\s+(\d+) kB", STATUS.read_text(), flags=re.M)
+        return int(held[1]) << 10 if held else None
+    return getattr(psutil.Process().memory_info(), "peak_wset", None)  # Windows
 
 
 def _busy(cpu: Any) -> float:

@@ -8,7 +8,6 @@ the measurement works, and its times mean nothing. Layers rotate as in a step, s
 
 from __future__ import annotations
 
-import argparse
 import json
 from collections.abc import Sequence
 
@@ -17,7 +16,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from variants.backends.triton_step import cost
 from variants.backends.triton_step.steps import PersistentStep, TritonStep
-from variants.command import run
+from variants.command import Parser, run
 from variants.config import PRESETS
 from variants.model import random_model
 from variants.slots.static_cache import StaticCache
@@ -74,12 +73,13 @@ def measure(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--device", default="cuda")
-    parser.add_argument("--model", default="gpt2", choices=PRESETS)
-    parser.add_argument("--precision", default="float32", choices=("float32", "bfloat16"))
-    parser.add_argument("--context", type=int, default=500)
-    parser.add_argument("--steps", type=int, default=10)
+    parser = Parser("python -m profiling.measure.kernels", (__doc__ or "").splitlines()[0])
+    add = parser.add_argument
+    add("--device", default="cuda", help="where to run")
+    add("--model", default="gpt2", choices=PRESETS, help="its shape; weights are random")
+    add("--precision", default="float32", choices=("float32", "bfloat16"), help="of the weights")
+    add("--context", type=int, default=500, help="tokens in the cache")
+    add("--steps", type=int, default=10, help="profiled steps")
     arguments = parser.parse_args(argv)
     config = PRESETS[arguments.model]
     model = random_model(config, dtype=getattr(torch, arguments.precision), device=arguments.device)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.expect import floor_bytes, weights_read_whole
+from profiling.measure.guard import Energy
 from profiling.measure.peaks import FloorReader, SquareMatmul, page_sizes
 from profiling.results.duel import READ
 from profiling.results.record import (
@@ -48,6 +49,7 @@ class Steps(CaseVisit):
 
     entropy: int
     into: list[Sample]
+    energy: Energy = field(default_factory=Energy)
 
     @property
     def rounds(self) -> int:
@@ -66,10 +68,12 @@ class Steps(CaseVisit):
         case, decoder = self.case, self.case.decoder
         case.load(context)
         self.clock.each_ms(decoder.advance, warm_up)
+        before = self.energy.read()
         steps = self.clock.each_ms(decoder.advance, case.steps)
-        pipelined = None
+        energy, pipelined = self.energy.joules_since(before), None
         if decoder.model.device.type != "cpu":  # a CPU step is done when its call returns
             pipelined = self.clock.pipelined_ms(decoder.advance, case.steps)
+            energy = None  # the processor's, which waits
         decoder.verify()
         return Sample(
             round=number,
@@ -79,6 +83,7 @@ class Steps(CaseVisit):
             batch=decoder.batch,
             steps_ms=steps,
             pipelined_ms=pipelined,
+            energy_j=energy,
         )
 
 

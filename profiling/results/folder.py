@@ -13,7 +13,6 @@ import itertools
 import re
 import secrets
 import shlex
-import subprocess
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +22,7 @@ from profiling.results.record.base import Record
 from profiling.results.record.part import replaced
 from profiling.results.record.reading import decoded, encoded
 from variants.errors import UserError
+from variants.version import checkout
 
 R = TypeVar("R", bound=Record)
 R_co = TypeVar("R_co", bound=Record, covariant=True)
@@ -146,22 +146,6 @@ def write_atomically(path: Path, content: bytes) -> None:
 def part_of(path: Path) -> Path:
     """The path at which to write what becomes `path` once it is whole; a name that nobody else writes to."""
     return path.with_name(secrets.token_hex(8) + PART)
-
-
-def checkout() -> str | None:
-    """The commit of the checkout that this code runs from, or None: see `Record.commit`."""
-    here = Path(__file__)
-
-    def git(*words: str) -> str | None:
-        try:
-            done = subprocess.run(["git", "-C", str(here.parent), *words], capture_output=True, text=True)
-        except OSError:
-            return None
-        return None if done.returncode else done.stdout.strip()
-
-    if git("ls-files", "--error-unmatch", here.name) is None:  # installed, if inside of another checkout
-        return None
-    return git("describe", "--always", "--abbrev=12", "--dirty=-changed", "--exclude=*")
 
 
 def _mkdir(path: Path) -> bool:

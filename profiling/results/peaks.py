@@ -6,6 +6,7 @@ A rate that was read once at the start stands beside steps of another minute: on
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from statistics import median
 
 from profiling.results.metrics import Measured
@@ -23,6 +24,35 @@ def read_rate(record: Measurement) -> Interval | None:
 def matmul_rate(record: Measurement) -> Interval | None:
     """FLOP/s of a large product; None for fewer than two rounds."""
     return robust_interval([sample.flops / median(sample.ms) * 1e3 for sample in record.matmuls])
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What a step amounts to: tokens of all rows, and bytes that it must read, over its median time; energy
+    of processor and memory per token, over rounds. None is unknown.
+    """
+
+    tokens_per_s: float | None
+    gb_per_s: float | None
+    joules_per_token: Interval | None
+
+
+def rates(measured: Measured, variant: str, context: int) -> Rates:
+    """The rates of a variant at a context."""
+    step, workload = measured.step_quantiles(variant, context), measured.record.workload
+    predicted = measured.entry(variant).prediction.get(context)
+    visits = measured.visits(variant, context).dropna(subset=["energy_j"])
+    tokens = visits.batch * visits.steps_ms.map(len)
+    return Rates(
+        1e3 * workload.batch / step.median if step and workload else None,
+        predicted.bytes / step.median / 1e6 if step and predicted else None,
+        robust_interval((visits.energy_j / tokens).to_numpy(dtype=float)),
+    )
+
+
+def peak_resident_bytes(record: Measurement) -> int | None:
+    """The most that the process held in memory, its proofs included; None where no round saw it."""
+    return max((look.peak_resident_bytes or 0 for look in record.machine), default=0) or None
 
 
 def impossible(measured: Measured) -> list[str]:

@@ -6,41 +6,17 @@ twice: in ms, and in units of the plain read of its own bytes in the same round.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from enum import StrEnum
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import pandas as pd
-from msgspec.structs import asdict as fields
 
+from profiling.results.discrepancies import Discrepancy, Matter, discrepancies
 from profiling.results.metrics import Measured
-from profiling.results.record import Environment, Measurement
+from profiling.results.record import Measurement
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.stats import CONFIDENCE, Interval, independent_ratio
-
-
-class Matter(StrEnum):
-    """What a difference between two runs is a difference of."""
-
-    WORK = "work"  # the steps do other work: no ratio is taken
-    MACHINE = "machine"  # the ratios compare machines
-    SOFTWARE = "software"  # what a comparison on one machine is made for
-    METHOD = "method"  # how often and what was measured
-
-
-SOFTWARE = ("os", "python")
-GPU_SOFTWARE = ("runtime", "driver")
-
-
-class Difference(NamedTuple):
-    """Something that is not the same in both runs; "unknown" is what a run did not say."""
-
-    matter: Matter
-    what: str
-    before: str
-    after: str
 
 
 class Cell(NamedTuple):
@@ -56,6 +32,8 @@ class Shift:
     """How far a step moved: medians over rounds, and the later run's typical step over the earlier one's.
 
     `per_read` is that ratio of steps in units of the plain read of their round; None where it was not read.
+    `slower_by`: the share by which the step is slower as far as both carry it, which holds for every cell of
+    the pair at once.
     """
 
     cell: Cell
@@ -63,27 +41,17 @@ class Shift:
     after_ms: float
     ratio: Interval | None
     per_read: Interval | None
-
-    @property
-    def readings(self) -> list[Interval]:
-        return [reading for reading in (self.ratio, self.per_read) if reading is not None]
-
-    @property
-    def slower_by(self) -> Interval | None:
-        """The share by which the step is slower, as far as both readings carry it: the ends nearest to 0."""
-        if self.ratio is None:
-            return None
-        low, mid, high = (min(ends) - 1 for ends in zip(*self.readings, strict=True))
-        return Interval(low, mid, high)
+    slower_by: Interval | None
 
     @property
     def word(self) -> str:
         """What both readings say, each with its whole interval."""
         if self.ratio is None:
             return "unknown"
-        if all(reading.low > 1 for reading in self.readings):
+        readings = [self.ratio, *([self.per_read] if self.per_read else [])]
+        if all(reading.low > 1 for reading in readings):
             return "slower"
-        if all(reading.high < 1 for reading in self.readings):
+        if all(reading.high < 1 for reading in readings):
             return "faster"
         return "not seen" if self.ratio.contains(1.0) else "as the reads"
 
@@ -95,18 +63,12 @@ class RunPair:
         self.before, self.after = Measured(before), Measured(after)
 
     @cached_property
-    def differences(self) -> list[Difference]:
+    def discrepancies(self) -> list[Discrepancy]:
         """Everything known of the runs that is not the same in both, by matter."""
-        earlier, later = (dict(_facts(run.record)) for run in (self.before, self.after))
-        rows = []
-        for key in earlier | later:
-            one, other = (str(run.get(key, "unknown")) for run in (earlier, later))
-            if one != other:
-                rows.append(Difference(*key, one, other))
-        return sorted(rows, key=lambda row: list(Matter).index(row.matter))
+        return discrepancies(self.before.record, self.after.record)
 
-    def of(self, matter: Matter) -> list[Difference]:
-        return [row for row in self.differences if row.matter is matter]
+    def of(self, matter: Matter) -> list[Discrepancy]:
+        return [row for row in self.discrepancies if row.matter is matter]
 
     @cached_property
     def shifts(self) -> list[Shift]:
@@ -141,15 +103,19 @@ class RunPair:
         return None
 
     def _shift(self, cell: Cell, confidence: float) -> Shift:
-        """Its intervals hold in all cells at once."""
+        """`confidence` is that of `slower_by`."""
         before, after = (cells[cell] for cells in self._cells)
-        earlier, later = _in_reads(self.before, cell, before), _in_reads(self.after, cell, after)
+        ms = list(after), list(before)
+        reads = list(_in_reads(self.after, cell, after)), list(_in_reads(self.before, cell, before))
+        at_once = [independent_ratio(*values, confidence) for values in (ms, reads)]
+        known = [reading for reading in at_once if reading is not None]
         return Shift(
             cell,
             float(before.median()),
             float(after.median()),
-            ratio=independent_ratio(list(after), list(before), confidence),
-            per_read=independent_ratio(list(later), list(earlier), confidence),
+            ratio=independent_ratio(*ms),
+            per_read=independent_ratio(*reads),
+            slower_by=Interval(*(min(ends) - 1 for ends in zip(*known, strict=True))) if known else None,
         )
 
 
@@ -174,37 +140,3 @@ def _in_reads(run: Measured, cell: Cell, steps: pd.Series) -> pd.Series:
         return pd.Series(dtype=float)
     steps, reads = steps.align(run.memory_floor(cell.variant, cell.context), join="inner")
     return steps / reads
-
-
-def _facts(record: Measurement) -> Iterator[tuple[tuple[Matter, str], object]]:
-    """What a run says of itself; of what it does not know, nothing."""
-    model, workload = record.model, record.workload
-    if record.environment is not None:
-        yield from _machine(record.environment)
-    if record.commit:
-        yield (Matter.SOFTWARE, "commit"), record.commit
-    if model is not None:
-        yield (Matter.METHOD, "model's name"), model.name
-        yield (Matter.WORK, "precision"), model.precision
-        for name, value in (asdict(model.shape) if model.shape else {}).items():
-            yield (Matter.METHOD if name == "n_ctx" else Matter.WORK, name), value
-    for name, value in (fields(workload) if workload else {}).items():
-        yield (Matter.METHOD, name.replace("_", " ")), value
-
-
-def _machine(environment: Environment) -> Iterator[tuple[tuple[Matter, str], object]]:
-    known = fields(environment)
-    packages, gpu = known.pop("packages"), known.pop("gpu")
-    del known["load_at_start"]  # of the minute, not of the machine
-    known["memory"] = f"{known.pop('memory_bytes') / 2**30:.0f} GiB"
-    if environment.device_name == environment.cpu:
-        del known["device_name"]
-    matters = {name: Matter.SOFTWARE if name in SOFTWARE else Matter.MACHINE for name in known}
-    for name, value in (fields(gpu) if gpu else {}).items():
-        known[f"GPU {name}"] = value
-        matters[f"GPU {name}"] = Matter.SOFTWARE if name in GPU_SOFTWARE else Matter.MACHINE
-    for name, value in known.items():
-        if value is not None:
-            yield (matters[name], name.replace("_", " ")), value
-    for name, value in packages.items():
-        yield (Matter.SOFTWARE, name), value or "not installed"

@@ -8,8 +8,8 @@ from msgspec.structs import asdict as fields
 
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
-from profiling.results.peaks import impossible, matmul_rate, read_rate
-from profiling.results.record import Entry, Measurement, PredictedReplay
+from profiling.results.peaks import impossible, matmul_rate, peak_resident_bytes, rates, read_rate
+from profiling.results.record import Measurement, PredictedReplay
 from profiling.results.rung import ReplayOutcome, Rung
 from profiling.results.verdict import verdict
 
@@ -28,6 +28,7 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
         "read_gb_per_s": record.peaks.read_gb_per_s if record.peaks else None,
         "peaks": {"read_bytes_per_s": read_rate(record), "matmul_flop_per_s": matmul_rate(record)},
         "impossible": impossible(measured),
+        "peak_resident_bytes": peak_resident_bytes(record),
         "aa_ratio": measured.aa_ratio,
         "verdict": judged.word,
         "verdict_rule": judged.rule,
@@ -38,9 +39,7 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
         "verdict_blocks_needed": judged.blocks_needed,
         "predicted_replay": _prediction(predicted) if predicted else None,
         "replay_outcome": _outcome(outcome) if outcome else None,
-        "variants": {
-            rung.variant: _variant(rung, measured.entry(rung.variant)) for rung in measured.ladder()
-        },
+        "variants": {rung.variant: _variant(measured, rung) for rung in measured.ladder()},
         "warnings": record.warnings,
     }
 
@@ -57,7 +56,8 @@ def _outcome(outcome: ReplayOutcome) -> dict[str, object]:
     return {**asdict(outcome), "ratio": outcome.ratio, "inside": outcome.inside}
 
 
-def _variant(rung: Rung, entry: Entry) -> dict[str, object]:
+def _variant(measured: Measured, rung: Rung) -> dict[str, object]:
+    entry = measured.entry(rung.variant)
     trace, memory = entry.trace, rung.memory
     floor, ratio = rung.floor_ms, rung.ratio_to_memory_floor
     counts = fields(trace.counts) if trace else None
@@ -68,6 +68,7 @@ def _variant(rung: Rung, entry: Entry) -> dict[str, object]:
         "floor_ms": floor.mid if floor else None,
         "memory_floor_ms": rung.memory_floor_ms,
         "ratio_to_memory_floor": ratio.mid if ratio else None,
+        **(asdict(rates(measured, rung.variant, measured.contexts[0])) if rung.measured else {}),
         "host_ops_per_step": trace.counts.host_ops if trace else None,
         "warmup_s": rung.warm_up_s,
         "cache_bytes": memory.cache_bytes if memory else None,

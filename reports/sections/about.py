@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from profiling.results.peaks import peak_resident_bytes
 from profiling.results.record import Gpu, Model
 from profiling.results.record.page import Bullets, Code, Section, Sentence, Table
 from profiling.results.record.workload import FLOOR_ROUNDS
-from reports.numbers import at_commit, code, interval, joined, number
+from reports.numbers import at_commit, code, interval, joined, megabytes, number
 from reports.study import Study
 
 STATUS = {"failed": "**FAILED**", "not run": "not run", "planned": "not reached"}
@@ -52,6 +53,7 @@ def environment(study: Study) -> Section | None:
         ["memory", f"{number(e.memory_bytes / 1e9)} GB, huge pages: {e.huge_pages or 'unknown'}"],
         ["system", f"{e.os}, Python {e.python}"],
         ["packages", ", ".join(f"{name} {version or 'unknown'}" for name, version in e.packages.items())],
+        ["peak memory", f"{megabytes(peak_resident_bytes(record))} MB of the process, its proofs included"],
         ["load at the start", number(e.load_at_start)],
         ["read rate", f"{number(peaks.read_gb_per_s)} GB/s"],
         ["matmul rate", f"{number(peaks.matmul_flop_per_s / 1e9)} GFLOP/s"],

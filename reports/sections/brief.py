@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from profiling.results.metrics import Measured
+from profiling.results.peaks import rates
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
 from profiling.results.stats import Quantiles
 from profiling.results.verdict import QUESTION
@@ -29,16 +30,23 @@ def brief(study: Study) -> Page:
 
 
 def ladder_table(measured: Measured) -> Table | None:
-    """Steps by context, median and below it p95 and p99; None before anything is measured."""
+    """Steps by context, median and below it p95 and p99; at the smallest context their memory floor and
+    rates. None before anything is measured.
+    """
     rows = []
     for rung in measured.ladder():
         if rung.measured:
             ratio = rung.ratio_to_memory_floor
             steps = [_quantiles(step) for step in rung.steps.values()]
-            floor = number(rung.memory_floor_ms)
-            rows.append([rung.variant, *steps, floor, number(ratio.mid if ratio else None)])
-    heads = ["variant", *(f"ctx {n}" for n in measured.contexts), "floor", "x floor"] if rows else []
+            floor = [number(rung.memory_floor_ms), number(ratio.mid if ratio else None)]
+            rows.append([rung.variant, *steps, *floor, *_rates(measured, rung.variant)])
+    heads = ["variant", *(f"ctx {n}" for n in measured.contexts), "floor", "x floor", "tok/s", "GB/s"]
     return Table(heads, rows, title="Step, ms: median, below it p95/p99") if rows else None
+
+
+def _rates(measured: Measured, variant: str) -> list[str]:
+    found = rates(measured, variant, measured.contexts[0])
+    return [number(found.tokens_per_s), number(found.gb_per_s)]
 
 
 def _quantiles(step: Quantiles | None) -> str:

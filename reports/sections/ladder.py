@@ -5,6 +5,7 @@ from __future__ import annotations
 from profiling.results.effects import effects as measured_effects
 from profiling.results.effects import expectations as measured_expectations
 from profiling.results.effects import unstable
+from profiling.results.peaks import rates
 from profiling.results.record.page import Block, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Bar, Bars, Curves
 from profiling.results.rung import Rung
@@ -36,7 +37,7 @@ def ladder(study: Study) -> Section | None:
         blocks.append(Sentence("† unstable: the interquartile range is more than 10 % of the median."))
     timed = [rung for rung in rows if rung.measured]
     if timed:
-        blocks += [_figure(study, timed), *_ratios(study, timed)]
+        blocks += [_figure(study, timed), *_ratios(study, timed), *_rates(study, timed)]
     return Section("The ladder", blocks)
 
 
@@ -129,6 +130,29 @@ def _ratios(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
         f"{prompt} tokens with the first token. {how}"
     )
     return [Sentence(note), Table([*heads, *(["pipelined, ms"] if named else [])], table)]
+
+
+def _rates(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
+    found = {r.variant: rates(study.measured, r.variant, study.short) for r in rungs}
+    known = any(row.joules_per_token for row in found.values())
+    energy = (
+        "Energy is that of the processor's packages and their memory, what they take idle included."
+        if known
+        else "The energy of a token is unknown: this machine does not tell (on Linux the counters of RAPL, "
+        "`/sys/class/powercap`, where they may be read)."
+    )
+    cells = [
+        [
+            code(name),
+            number(row.tokens_per_s),
+            number(row.gb_per_s),
+            *([interval(row.joules_per_token)] if known else []),
+        ]
+        for name, row in found.items()
+    ]
+    note = "The same steps as rates: tokens, and bytes that a step must read, over its median time."
+    heads = ["variant", "tokens/s", "GB/s", *(["J per token"] if known else [])]
+    return [Sentence(f"{note} {energy}"), Table(heads, cells)]
 
 
 def effects(study: Study) -> Section | None:

@@ -6,14 +6,15 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from profiling.results.record.part import Count, Ms, Numbers, Part, Size
+from profiling.results.record.part import Count, Ms, Numbers, Part, Size, Us
 
 AGAIN_SUFFIX = " again"  # of the second name under which the baseline is visited
 
 
 class Sample(Part, frozen=True, kw_only=True):
     """Single steps of one variant at one context. `pipelined_ms`: mean step with one sync at the end, None
-    where a step is done when its call returns.
+    where a step is done when its call returns. `energy_j`: what processor and memory took during all of
+    `steps_ms`, None where the machine does not tell.
     """
 
     round: Count
@@ -23,6 +24,7 @@ class Sample(Part, frozen=True, kw_only=True):
     batch: Size
     steps_ms: Numbers
     pipelined_ms: Ms | None
+    energy_j: Us | None = None
 
 
 class FloorRead(Part, frozen=True, kw_only=True):

@@ -9,7 +9,6 @@ disassembler are in Triton's wheel. TRITON_INTERPRET must not be set.
 
 from __future__ import annotations
 
-import argparse
 import json
 import re
 import subprocess
@@ -27,7 +26,7 @@ from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from variants.backends.triton_step import ops, plan, steps
-from variants.command import run
+from variants.command import Parser, run
 from variants.config import GPTConfig
 from variants.model import GPT
 from variants.option import declared
@@ -216,10 +215,12 @@ def rows(arches: list[str], precisions: list[str], batch: int, only: str | None)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--arch", nargs="+", default=list(CHIPS), choices=CHIPS)
-    parser.add_argument("--precision", nargs="+", default=PRECISIONS, choices=PRECISIONS)
-    parser.add_argument("--batch", type=int, default=1)
+    parser = Parser("python -m variants.backends.triton_step.aot", (__doc__ or "").splitlines()[0])
+    parser.add_argument("--arch", nargs="+", default=tuple(CHIPS), choices=CHIPS, help="to compile for")
+    parser.add_argument(
+        "--precision", nargs="+", default=tuple(PRECISIONS), choices=PRECISIONS, help="of the model"
+    )
+    parser.add_argument("--batch", type=int, default=1, help="rows decoded together")
     parser.add_argument("--kernel", metavar="NAME", help="that one alone, one_step for example")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     arguments = parser.parse_args(argv)
