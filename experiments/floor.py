@@ -20,9 +20,10 @@ from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
 from profiling.results.record.workload import FLOOR_ROUNDS
 from reports import export
+from variants.backends.plugin import installed
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.ladder import DEFAULT, ladder, select
+from variants.ladder import DEFAULT, ladder, select, with_plugins
 from variants.spec import Variant
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
         "--variant",
         action="append",
         metavar="NAME,NAME",
-        help="what to measure, or all (default: the exact rungs to the floor)",
+        help="rungs, PATH.py:NAME of your own code, or all (default: the exact rungs to the floor)",
     )
     export.add_flags(parser)
     add("--list", action="store_true", help="show the variants and stop")
@@ -66,8 +67,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     export.check(arguments)
     resumed = _resume(arguments) if arguments.resume else None
-    variants = ladder(arguments.precision)
-    chosen, added = select(cli.names(arguments.variant), variants)
+    variants, wanted = with_plugins(cli.names(arguments.variant), ladder(arguments.precision))
+    chosen, added = select(wanted, variants)
     from experiments.shared.setup import device_for, silence_libraries
     from profiling.results.summary import summary
     from reports.build import study
@@ -78,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     device = device_for(arguments.device)
     console = cli.console(arguments)
     if arguments.list:
-        print_blocks(console, [_list(variants, device.type)])
+        print_blocks(console, [_list(variants, device.type), *_installed()])
         return 0
     if resumed is None:  # a record also holds what could not run, with its reason
-        _refuse_impossible(cli.names(arguments.variant), variants, device.type)
+        _refuse_impossible(wanted, variants, device.type)
     runner = _runner(arguments, chosen, device, resumed)
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
@@ -104,6 +105,14 @@ def _list(variants: dict[str, Variant], device: str) -> Table:
         rows.append((variant.name, variant.parent.name if variant.parent else "", f"{what}\n{about}"))
     heads = ("variant", "from", "what it changes, and what that should remove")
     return Table(heads, rows, text_columns=3, title="Variants")
+
+
+def _installed() -> list[Table]:
+    """Plug-ins that packages bring. Nothing of them is imported."""
+    rows = [(source.name, source.at) for source in installed().values()]
+    return (
+        [Table(("plug-in", "where"), rows, text_columns=2, title="Installed, by name only")] if rows else []
+    )
 
 
 def _runner(
@@ -161,7 +170,14 @@ def _resume(arguments: argparse.Namespace) -> RunFolder[FloorRecord]:
         raise UserError(f"{run.path} is complete: add blocks with --max-time")
     arguments.model, arguments.precision = record.model.name, record.model.precision
     arguments.seed, arguments.device = record.workload.seed, record.environment.device
-    arguments.threads, arguments.variant = record.environment.threads, list(record.variants)
+    asked = {name.rpartition(":")[2]: name for name in cli.names(arguments.variant)}
+    for name in record.variants.keys() - ladder(record.model.precision or "float32").keys() - asked.keys():
+        raise UserError(
+            f"{run.path} measured the plug-in {name}: name it with --variant again, since a record may not "
+            "ask for code to be run"
+        )
+    arguments.threads = record.environment.threads
+    arguments.variant = [asked.get(name, name) for name in record.variants]
     return run
 
 

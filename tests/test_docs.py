@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+import tomllib
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from profiling.results.record import (
 )
 from reports import readme
 from reports.numbers import number
+from variants.backends.plugin import FILE, GROUP
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -72,7 +74,7 @@ def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
     if words[0] == "make":
         assert re.search(rf"^{words[1]}:", (ROOT / "Makefile").read_text(), flags=re.M)
         return
-    if words[1:3] == ["-m", "venv"] or words[0].endswith("/pip"):
+    if words[1:3] in (["-m", "venv"], ["-m", "pip"]) or words[0].endswith("/pip"):
         return  # not ours
     assert words[0].endswith("python") and words[1] == "-m", command
     with pytest.raises(SystemExit):
@@ -80,7 +82,12 @@ def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
     flags = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
     assert {word for word in words if word.startswith("--")} <= flags
     if "--variant" in words:
-        assert set(words[words.index("--variant") + 1].split(",")) <= set(ladder())
+        names = words[words.index("--variant") + 1].split(",")
+        example = tomllib.loads((ROOT / "examples" / "plugin" / "pyproject.toml").read_text("utf-8"))
+        known = {*ladder(), *example["project"]["entry-points"][GROUP]}
+        assert all(
+            name in known or (ROOT / name.partition(FILE)[0]).with_suffix(".py").is_file() for name in names
+        )
 
 
 def test_every_function_that_a_page_names_exists() -> None:

@@ -39,12 +39,14 @@ class Steps:
         pass
 
 
+def case_of(decoder: Any) -> Any:
+    return SimpleNamespace(decoder=decoder, load=lambda n: None, put_back=decoder.rewind)
+
+
 def ring(noted: list[str], entropy: int = 1, fails: dict[str, int] | None = None) -> tuple[Ring, list[str]]:
     failed: list[str] = []
-    cases: Any = {
-        name: SimpleNamespace(decoder=Steps(name, noted, (fails or {}).get(name, 10**9)), load=lambda n: None)
-        for name in "ABC"
-    }
+    decoders = {name: Steps(name, noted, (fails or {}).get(name, 10**9)) for name in "ABC"}
+    cases: Any = {name: case_of(decoder) for name, decoder in decoders.items()}
     timed = {name: stepping(case, 6, Clock(torch.device("cpu"))) for name, case in cases.items()}
     return Ring(timed, entropy, lambda name, e: failed.append(name)), failed
 
@@ -182,5 +184,4 @@ def test_the_profiler_costs_what_it_adds_to_the_fastest_step(monkeypatch: pytest
     monkeypatch.setattr(ring_module, "COST_STEPS", 3)
     decoder: Any = Steps("A", [])  # which holds that every step is at the same context
     decoder.model = SimpleNamespace(device=torch.device("cpu"))
-    case: Any = SimpleNamespace(decoder=decoder, load=lambda n: None)
-    assert profiler_cost_ms(case, 6, Clock(torch.device("cpu"))) == pytest.approx(3.5)
+    assert profiler_cost_ms(case_of(decoder), 6, Clock(torch.device("cpu"))) == pytest.approx(3.5)

@@ -88,7 +88,7 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
     def pointers(decoder: Decoder, pages: str) -> tuple[set[int], set[int]]:
         reads.clear()
         readers[floor_bytes(decoder, 10), pages].read_ms(floor_bytes(decoder, 10), warm_up=0, times=1)
-        return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in weights_read_whole(decoder.model)}
+        return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in weights_read_whole(decoder)}
 
     for decoder in decoders:
         read, own = pointers(decoder, decoder.variant.pages.name)

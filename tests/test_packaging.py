@@ -81,6 +81,7 @@ def test_sdist_holds_sources_docs_and_tests(dist: Path) -> None:
         "Makefile",
         "install/sizes.json",
         "docs/index.md",
+        "examples/plugin/lists.py",
         "tests/conftest.py",
     }
 

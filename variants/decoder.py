@@ -15,6 +15,7 @@ from torch import Tensor
 
 from variants.backends.backend import Backend, Trunk
 from variants.backends.modules import Modules
+from variants.backends.plugin import PluginOption
 from variants.backends.transformers_model import TransformersModel
 from variants.errors import UserError
 from variants.executors.executor import Executor, WarmUp
@@ -37,6 +38,9 @@ def build_parts(variant: Variant, model: Model, batch: int, capacity: int) -> Pa
         trunk = model.trunk(variant.cache, batch, capacity)
         return Parts(trunk, variant.backend.build(trunk, variant.precision), variant.executor.build())
     assert isinstance(model, GPT)
+    if isinstance(variant.backend, PluginOption):
+        plugin = variant.backend.trunk(model, batch, capacity)
+        return Parts(plugin, plugin, variant.executor.build())
     model = variant.pages.build(variant.precision.build(model))
     cache = variant.kv.build(variant.cache, model.config, batch, capacity, model.like)
     mask = variant.mask.build(model.config, model.device)
@@ -98,9 +102,9 @@ class Decoder:
 
     @property
     def our_modules(self) -> Modules:
-        """The trunk of our own model. Raises TypeError where the model is one of transformers."""
+        """The trunk of our own modules. Raises TypeError where others run."""
         if not isinstance(self.modules, Modules):
-            raise TypeError(f"{self.variant.name} runs a model of transformers, not our modules")
+            raise TypeError(f"{self.variant.name} does not run our modules")
         return self.modules
 
     @property

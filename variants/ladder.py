@@ -6,6 +6,7 @@ A new variant is one `.then(...)` line here.
 from __future__ import annotations
 
 from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH, TRANSFORMERS
+from variants.backends.plugin import FILE, in_file, installed, plugin_option
 from variants.errors import UserError
 from variants.executors.executor import AOT, COMPILED, COMPILED_CPP, COMPILED_GRAPH, GRAPH, TAPE
 from variants.option import declared
@@ -133,6 +134,26 @@ def transformers_ladder(precision: str) -> dict[str, Variant]:
     static = hf.then("hf-static", "copying the whole cache at every step", cache=STATIC)
     rungs = [hf, static, static.then("hf-tape", "the model's Python; keeps the same ATen ops", executor=TAPE)]
     return {variant.name: variant for variant in rungs}
+
+
+def with_plugins(names: list[str], variants: dict[str, Variant]) -> tuple[dict[str, Variant], list[str]]:
+    """The ladder with the plug-ins among these names, and what all of them are called there.
+
+    A plug-in is named by PATH.py:NAME, or by an installed package; it is a rung from the baseline. Nothing of
+    it is imported. Raises UserError for a name that the ladder has already.
+    """
+    known, called = dict(variants), []
+    packages = installed() if any(name not in variants and FILE not in name for name in names) else {}
+    for name in names:
+        source = in_file(name) if FILE in name else None if name in variants else packages.get(name)
+        called.append(source.name if source else name)
+        if source and source.name in known:
+            raise UserError(f"--variant {name}: the ladder has a {source.name} already; rename it")
+        if source:
+            removes = f"whatever {source.at} does without"
+            rung = variants[BASELINE].then(source.name, removes, backend=plugin_option(source))
+            known[source.name] = rung
+    return known, called
 
 
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from profiling.gate.evidence import Evidence, Mismatch
+from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.oracle import greedy_agreement
 from profiling.gate.stress import LARGE_MEANS
 from profiling.gate.trial import FORCED, FREE, Trial
+from variants.backends.plugin import PluginTrunk
 from variants.errors import UserError
 from variants.slots.cache import Preallocated
 from variants.slots.quantised import GROUP, Int4Linear, Int8Linear
@@ -36,6 +37,7 @@ def weights(trial: Trial) -> Parts:
 
     The truth is computed from the weights as they are stored: what is lost before that shows nowhere else.
     """
+    trial.needs("weights to look at")
     for name, stored in trial.decoder.model.named_modules():
         root = trial.root.get_submodule(name)
         if stored is not root and (wrong := _why_not_stored(root, stored)):
@@ -157,6 +159,7 @@ def interleaved(trial: Trial) -> Parts:
 
 def unused_slots(trial: Trial) -> Parts:
     """Noise in unused cache slots leaves the output unchanged to the bit."""
+    trial.needs("slots to write into")
     decoder, cache = trial.decoder, trial.decoder.cache
     if not isinstance(cache, Preallocated):
         return []
@@ -225,6 +228,7 @@ def batch_rows(trial: Trial) -> Parts:
 
 def numerics(trial: Trial) -> Parts:
     """Caches and tokens that exercise what random ones never do; see `profiling.gate.stress`."""
+    trial.needs("load")  # no text leaves such keys behind
     parts = []
     for scene in trial.scenes if trial.cached else ():
         if scene.name == LARGE_MEANS and trial.decoder.model.dtype == torch.bfloat16:
@@ -254,6 +258,14 @@ def long_run(trial: Trial) -> Parts:
     return [session.evidence(stressed="rows")]
 
 
+@torch.inference_mode()
+def reference(trial: Trial) -> Parts:
+    """What a plug-in calls right is the function of the model that it was given."""
+    plugin, text = trial.decoder.modules, trial.text[:, : trial.warm]
+    assert isinstance(plugin, PluginTrunk)
+    return [Evidence({LOGITS: Errors.of(plugin.reference(text), trial.truth.logits(text))})]
+
+
 # in the order in which they are run; the name is what reports print
 CHECKS: dict[str, Check] = {
     "weights": weights,
@@ -273,4 +285,5 @@ SMALL: dict[str, Check] = {
     "numerics": numerics,
     "long run": long_run,
 }  # of the small model
+PLUGIN: dict[str, Check] = {"reference": reference}  # of somebody else's code, before all others
 BRIEF = ("greedy", "forced", "batch rows", "numerics")  # of a short proof

@@ -13,13 +13,14 @@ from functools import cached_property
 
 import torch
 
-from profiling.gate.checks import BRIEF, CHECKS, SMALL, Check, Parts
+from profiling.gate.checks import BRIEF, CHECKS, PLUGIN, SMALL, Check, Parts
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.known import hold_reference
 from profiling.gate.oracle import Oracle, Truth, agreement_with
 from profiling.gate.stress import Scene, small_config, stressed
 from profiling.gate.trial import Trial
 from profiling.results.record import CheckErrors, Drift, GateCheck, GateResult, replaced
+from variants.backends.plugin import NotAnswered, PluginTrunk
 from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE, ladder
@@ -125,7 +126,8 @@ class Gate:
 
     def check(self, decoder: Decoder) -> GateResult:
         """The result of every check, then of those of a small model. An exception is a failure."""
-        result = self._run(decoder, list(self.checks))
+        first = PLUGIN if isinstance(decoder.modules, PluginTrunk) else {}
+        result = self._run(decoder, [*first, *self.checks])
         if result.status == "pass":
             small = Decoder.of(decoder.variant, self.small.model, batch=ROWS, capacity=self.small.capacity)
             result.checks.extend(self.small._run(small, list(self.small.checks)).checks)
@@ -141,7 +143,11 @@ class Gate:
             trial = self._trial(decoder)
             steps, seen = trial.steps, list[Evidence]()
             for name in names:
-                parts = self.checks[name](trial)
+                try:
+                    parts = (self.checks | PLUGIN)[name](trial)
+                except NotAnswered as missing:
+                    checks.append(GateCheck(name, "not proven", str(missing)))
+                    continue
                 checks.append(self._check(name, parts, decoder.variant))
                 seen += parts
             if decoder.variant.name == self.baseline and len(names) == len(self.checks):

@@ -11,6 +11,7 @@ from torch import Tensor
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.oracle import KV, Truth, random_stream
 from profiling.gate.stress import Scene
+from variants.backends.plugin import PluginTrunk
 from variants.decoder import Decoder
 from variants.model import Model
 from variants.slots.cache import Preallocated
@@ -37,7 +38,8 @@ class Session:
     def __init__(self, decoder: Decoder, truth: Truth, inside: bool = True) -> None:
         """`inside`: compare what the cache holds, too."""
         self.decoder, self.truth = decoder, truth
-        self.inside = inside and decoder.variant.cache.keeps
+        shown = decoder.variant.cache.keeps and not isinstance(decoder.modules, PluginTrunk)
+        self.inside = inside and shown
         self.text = decoder.token.new_empty(decoder.batch, 0)
         self._position = self._slot = 0  # of the first logits, and of the first keys and values, to compare
         self._logits: list[Tensor] = []
@@ -196,6 +198,11 @@ class Trial:
         ends = (slots - FREE for slots in self.decoder.buckets)
         entered = {*self.timed, last, *ends, *(n for n in BEHIND_A_CHUNK if n < last)}
         return sorted({max(1, min(n, last)) for n in entered})
+
+    def needs(self, what: str) -> None:
+        """Raises NotAnswered where the decoder is somebody else's and lacks this."""
+        if isinstance(self.decoder.modules, PluginTrunk):
+            self.decoder.modules.needs(what)
 
     def session(self, inside: bool = True) -> Session:
         return Session(self.decoder, self.truth, inside)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from profiling.gate.oracle import random_stream
 from profiling.results.record import BUCKETS, Difference, Entry, Workload
+from variants.backends.plugin import PluginTrunk
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
@@ -108,3 +109,11 @@ class Case:
     def load(self, context: int) -> None:
         """Put the decoder at this context, untimed."""
         self.decoder.load(*self.inputs.first(context))
+
+    def put_back(self, context: int) -> None:
+        """From a few tokens behind it to this context, untimed: a plug-in that cannot is loaded anew."""
+        trunk = self.decoder.modules
+        if isinstance(trunk, PluginTrunk) and not trunk.answers("rewind"):
+            self.load(context)
+        else:
+            self.decoder.rewind(context)

@@ -71,7 +71,7 @@ def stepping(case: Case, context: int, clock: Clock) -> Timed:
     decoder = case.decoder
 
     def step_ms() -> float:
-        decoder.rewind(context)
+        case.put_back(context)
         (ms,) = clock.each_ms(decoder.advance, 1)
         decoder.verify()
         return ms

@@ -17,6 +17,7 @@ from profiling.cost.work import (
     step_work,
 )
 from profiling.results.record import Ops, Peaks, StepPrediction
+from variants.backends.plugin import PluginTrunk
 from variants.decoder import Decoder
 from variants.model import GPT
 
@@ -40,17 +41,31 @@ def step_ops(decoder: Decoder) -> Ops:
     On a GPU each computing op is about one launch. The decoder is reset.
     """
     decoder.reset()
+    if isinstance(decoder.modules, PluginTrunk):  # which may know no step without a prompt
+        decoder.prefill(decoder.token)
     with torch.inference_mode(), _Ops() as ops:
         decoder.backend.step(decoder.token)
     decoder.reset()
     return Ops(computing_ops=ops.computing, view_ops=ops.views)
 
 
-def weights_read_whole(model: GPT) -> list[Tensor]:
-    """The weights that a step reads from end to end: no position table, no token table that is no head."""
+def weights_read_whole(decoder: Decoder) -> list[Tensor]:
+    """The weights that a step reads from end to end: no position table, no token table that is no head.
+
+    Those of a plug-in are what it says, and the model's where it says nothing.
+    """
+    trunk, model = decoder.modules, _gpt(decoder)
+    if isinstance(trunk, PluginTrunk) and (own := trunk.weights()) is not None:
+        return own
     by_row = [model.positions, *([] if _is_head(model.wte, model) else [model.wte.weight])]
     tensors = (*model.parameters(), *model.buffers())
     return [tensor for tensor in tensors if all(tensor is not table for table in by_row)]
+
+
+def _gpt(decoder: Decoder) -> GPT:
+    """The model as this decoder stores it, or was given it."""
+    assert isinstance(decoder.model, GPT)
+    return decoder.model
 
 
 def _is_head(table: nn.Embedding, model: GPT) -> bool:
@@ -59,12 +74,12 @@ def _is_head(table: nn.Embedding, model: GPT) -> bool:
 
 def floor_bytes(decoder: Decoder, context: int) -> int:
     """Bytes that one step at this context must read, with weights and cache as this decoder stores them."""
-    variant, model, batch = decoder.variant, decoder.our_modules.model, decoder.batch
+    variant, model, batch = decoder.variant, _gpt(decoder), decoder.batch
     position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
     element = variant.kv.element_bytes(model.config, model.dtype.itemsize)
     cache = kv_read_bytes(model.config, context, element, batch)
-    return sum(weight.nbytes for weight in weights_read_whole(model)) + rows + cache
+    return sum(weight.nbytes for weight in weights_read_whole(decoder)) + rows + cache
 
 
 def predict(decoder: Decoder, context: int, peaks: Peaks) -> StepPrediction:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from profiling.cost.work import kv_bytes_per_token
 from profiling.results.record import Memory
+from variants.backends.modules import Modules
 from variants.decoder import Decoder
 
 
@@ -18,7 +19,7 @@ def storage_bytes(tensors: list[Tensor]) -> int:
 
 def decoder_bytes(decoder: Decoder) -> Memory:
     """Bytes that a decoder holds. `cache_formula_bytes`: 2 L Hkv D per token and row, at the tokens held."""
-    cache = decoder.cache.buffers()
+    cache, trunk = decoder.cache.buffers(), decoder.modules
     model = decoder.model
     stored = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize) if cache else 0
     per_token = kv_bytes_per_token(model.config, stored)
@@ -26,7 +27,7 @@ def decoder_bytes(decoder: Decoder) -> Memory:
         weights_bytes=storage_bytes([*model.parameters(), *model.buffers()]),
         cache_bytes=storage_bytes(cache),
         cache_formula_bytes=per_token * decoder.length * decoder.batch,
-        mask_bytes=storage_bytes(decoder.our_modules.mask.buffers()),
+        mask_bytes=storage_bytes(trunk.mask.buffers()) if isinstance(trunk, Modules) else 0,
         compiled_step_bytes=sum(sum(warm.bytes.values()) for warm in decoder.executor.log),
         allocated_bytes=torch.cuda.memory_allocated(model.device) if model.device.type == "cuda" else None,
     )

@@ -35,6 +35,10 @@ def warnings(study: Study) -> Section | None:
     recompiled = study.record.recompiles_while_timing
     if recompiled:
         items.append(f"{recompiled} graphs were compiled while steps were timed")
+    for name, entry in study.variants.items():
+        if entry.gate and (open_ := entry.gate.unproven):
+            missing = ", ".join(f"{check.check} ({check.detail})" for check in open_)
+            items.append(f"{code(name)} is not proven in what it does not answer: {missing}")
     workload = study.record.workload
     if workload and workload.rounds < FLOOR_ROUNDS:
         items.append(f"{workload.rounds} rounds instead of the usual {FLOOR_ROUNDS}: intervals are wide")

@@ -24,10 +24,13 @@ class CheckErrors(Part, frozen=True):
 
 
 class GateCheck(Part, frozen=True):
-    """One check. `errors`: None for one that compares no numbers, or that failed before it could."""
+    """One check. `errors`: None for one that compares no numbers, or that failed before it could.
+
+    "not proven": other people's code does not answer what the check asks; `detail` says what.
+    """
 
     check: str
-    status: Literal["pass", "fail"]
+    status: Literal["pass", "fail", "not proven"]
     detail: str = ""
     errors: CheckErrors | None = None
 
@@ -57,6 +60,11 @@ class GateResult(Part, frozen=True):
     def failed(self) -> GateCheck | None:
         """The first check that failed."""
         return next((check for check in self.checks if check.status == "fail"), None)
+
+    @property
+    def unproven(self) -> list[GateCheck]:
+        """Checks that could not be made, since what they ask is not answered."""
+        return [check for check in self.checks if check.status == "not proven"]
 
     @property
     def status(self) -> Literal["pass", "fail"]:
