@@ -27,6 +27,7 @@ from variants.errors import UserError
 if TYPE_CHECKING:
     from profiling.results.record.page import Page
 
+ROOT = Path(__file__).parent.parent
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
 # in the order of the report; those that only compute know no device
 COMPUTED = ("sizing",)
@@ -103,9 +104,11 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
             part for flag, value in values.items() if value is not None for part in (f"--{flag}", str(value))
         ]
         flags += [] if arguments.full else ["--quick"]
-    command = (sys.executable, "-m", f"experiments.{name}", *flags)
+    command = (sys.executable, "-P", "-m", f"experiments.{name}", *flags)  # ours, whatever folder this is
+    places = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     out.mkdir(exist_ok=True)
-    result = run_part(Part(name, command, math.inf), Path.cwd(), None, out / f"{name}.log", os.environ)
+    result = run_part(Part(name, command, math.inf), Path.cwd(), None, out / f"{name}.log", environment)
     if result.status != "passed":
         return Done(name, failure=result.reason)
     from profiling.results.folder import RunFolder

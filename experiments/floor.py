@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from experiments.shared import cli
 from experiments.shared.measured import with_flags
+from profiling import phases
 from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
 from profiling.results.record.workload import FLOOR_ROUNDS
@@ -221,18 +222,12 @@ def _measure(arguments: argparse.Namespace, runner: Runner[FloorRecord], console
     try:
         with ProgressLine(arguments.quiet, ladder_so_far) as progress:
             runner.progress = progress
-            runner.describe(arguments.model)
-            runner.prepare()
-            progress.pause()
-            show_section(console, predicted_steps(study(runner.run)))
-            if not arguments.no_trace:
-                runner.predict_replay()
-            runner.measure()
-            runner.duel(seconds, traces=not arguments.no_trace)
-            if not arguments.no_trace:
-                runner.trace()
-            runner.repeat()
-        runner.run.finish()
+
+            def proven() -> None:
+                progress.pause()
+                show_section(console, predicted_steps(study(runner.run)))
+
+            phases(runner, arguments.model, seconds, not arguments.no_trace, proven)
     except KeyboardInterrupt:
         runner.run.save()
         console.print(f"interrupted; continue with --resume {runner.run.path}")

@@ -220,7 +220,7 @@ def test_a_name_of_the_ladder_is_refused(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(SystemExit) as stopped:
         cli.run(floor.main, ["--variant", f"{tmp_path / 'mine.py'}:sdpa", "--out", str(tmp_path / "runs")])
     assert stopped.value.code == 2 and not (tmp_path / "runs").exists()
-    assert "the ladder has a sdpa already; rename it" in capsys.readouterr().err
+    assert "mine.py:sdpa: there is a variant sdpa already; rename it" in capsys.readouterr().err
 
 
 # -- as a package ---------------------------------------------------------------------------------

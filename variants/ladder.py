@@ -6,7 +6,7 @@ A new variant is one `.then(...)` line here.
 from __future__ import annotations
 
 from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH, TRANSFORMERS
-from variants.backends.plugin import FILE, in_file, installed, plugin_option
+from variants.backends.plugin import FILE, Source, in_file, installed, plugin_option
 from variants.errors import UserError
 from variants.executors.executor import AOT, COMPILED, COMPILED_CPP, COMPILED_GRAPH, GRAPH, TAPE
 from variants.option import declared
@@ -140,20 +140,24 @@ def with_plugins(names: list[str], variants: dict[str, Variant]) -> tuple[dict[s
     """The ladder with the plug-ins among these names, and what all of them are called there.
 
     A plug-in is named by PATH.py:NAME, or by an installed package; it is a rung from the baseline. Nothing of
-    it is imported. Raises UserError for a name that the ladder has already.
+    it is imported. Raises UserError for a name that is there already.
     """
     known, called = dict(variants), []
     packages = installed() if any(name not in variants and FILE not in name for name in names) else {}
     for name in names:
         source = in_file(name) if FILE in name else None if name in variants else packages.get(name)
         called.append(source.name if source else name)
-        if source and source.name in known:
-            raise UserError(f"--variant {name}: the ladder has a {source.name} already; rename it")
         if source:
-            removes = f"whatever {source.at} does without"
-            rung = variants[BASELINE].then(source.name, removes, backend=plugin_option(source))
-            known[source.name] = rung
+            known[source.name] = plugin_rung(source, known)
     return known, called
+
+
+def plugin_rung(source: Source, variants: dict[str, Variant]) -> Variant:
+    """A plug-in as a rung from the baseline. Raises UserError where a variant has its name."""
+    if source.name in variants:
+        raise UserError(f"{source.at}: there is a variant {source.name} already; rename it")
+    removes = f"whatever {source.at} does without"
+    return variants[BASELINE].then(source.name, removes, backend=plugin_option(source))
 
 
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
