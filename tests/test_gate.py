@@ -10,8 +10,10 @@ import torch
 
 from profiling.gate import CHECKS, Errors, Gate, Oracle, checks
 from profiling.gate.evidence import Mismatch
+from profiling.gate.faults import masked
 from profiling.gate.oracle import agreement_with, greedy_agreement
 from tests.conftest import CONFIGS
+from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -24,6 +26,9 @@ RUNS_HERE = [v.name for v in ladder().values() if not v.why_not("cpu") and not v
 
 COMPILED = [v.name for v in ladder().values() if v.executor.compiles and not v.why_not("cpu")]
 EXACT = [v.name for v in map(ladder().get, RUNS_HERE) if (v.precision, v.kv) == (FLOAT32, AS_PRECISION)]
+
+
+LONG = Gate(random_model(PRESETS["shallow"], 1), "float32", contexts=(700,), capacity=1024)
 
 
 @pytest.fixture(scope="module")
@@ -175,7 +180,7 @@ def test_what_is_wrong_at_one_timed_context_only_is_seen_there_and_nowhere_else(
     decoder = Decoder.of(ladder()["sdpa"], tiny)
     fault(50, 56, decoder)
     failing = [name for name in CHECKS if gate.check_only(decoder, name).status == "fail"]
-    assert failing == ["contexts"] and said in gate.check_only(decoder, "contexts").reason
+    assert failing == ["contexts", "every slot"] and said in gate.check_only(decoder, "contexts").reason
     assert other.check(decoder).status == "pass"
 
 
@@ -183,7 +188,24 @@ def test_the_last_slot_of_every_bucket_is_entered(tiny) -> None:
     decoder = Decoder.of(ladder()["sdpa"], tiny, buckets=(52, 64))
     lost_from(51, 52, decoder)
     failing = [n for n in CHECKS if Gate(tiny, "float32", steps=20).check_only(decoder, n).status == "fail"]
-    assert failing == ["contexts"]
+    assert failing == ["contexts", "every slot"]
+
+
+def hidden(at: int, slot: int, decoder: Decoder) -> None:
+    """The query at this position does not see this slot."""
+    masked(decoder, lambda visible, queries, keys: visible & ~((queries == at) & (keys == slot)))
+
+
+@pytest.mark.parametrize("rung", ["int8", "bf16", "kv-int8", "sdpa"])
+@pytest.mark.parametrize("slot", [0, 3, 255, 256, 500, 698, 699, 700])
+def test_a_slot_of_hundreds_that_is_lost_at_one_context_shows_in_every_precision(
+    rung: str, slot: int
+) -> None:
+    """Which attention that is spread over all of them hides; the last is the token's own."""
+    decoder = Decoder.of(ladder()[rung], LONG.model, buckets=(300, 1024))
+    assert LONG.check_only(decoder, "every slot").status == "pass"
+    hidden(700, slot, decoder)
+    assert LONG.check_only(decoder, "every slot").status == "fail"
 
 
 def test_a_cache_that_counts_otherwise_than_the_decoder_fails(tiny) -> None:

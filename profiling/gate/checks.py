@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from profiling.gate.every_slot import NAME as EVERY_SLOT
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.oracle import greedy_agreement
 from profiling.gate.stress import LARGE_MEANS
@@ -23,7 +24,8 @@ from variants.slots.cache import Preallocated
 from variants.slots.quantised import GROUP, Int4Linear, Int8Linear
 
 CHUNKS = (1, 2, 3, 7, 8, 13, 130)  # sizes of `extend`: around 8, and longer than a bucket of 128
-POISONS = (1e4, -1e4, 1e-2, -1e-2)  # two magnitudes and signs, finite: a masked NaN times 0 is still NaN
+# Finite, since a masked NaN times 0 is still NaN. Under one of the signs every key outshines all others.
+POISONS = (1e4, -1e4)
 LONG_RUN, ROUND = 1000, 8  # steps in all, and between two rewinds
 WEIGHT_STEPS = {Int8Linear: 127, Int4Linear: 7}  # from 0 to the largest weight that shares a scale
 # A step is a float32 number and so is the weight over it: both round, of 127 steps by two units each.
@@ -126,14 +128,14 @@ def second_prompt(trial: Trial) -> Parts:
     session = trial.session()
     for prompt in (trial.prompt, trial.other, trial.prompt):
         session.prefill(prompt)
-        session.feed(trial.elsewhere(4 if trial.cached else 1))
+        session.feed(trial.elsewhere(2 if trial.cached else 1))
     return [session.evidence()]
 
 
 def rewind(trial: Trial) -> Parts:
     """Forgetting the tail and feeding something else equals never having seen the tail."""
     session, warm = trial.session(), trial.warm
-    session.prefill(trial.text[:, :warm])
+    session.load(trial.text, warm)
     session.extend(trial.text[:, warm : warm + 6])
     session.feed(trial.text[:, warm + 6 : warm + 7])
     session.rewind(max(1, trial.prompt.size(1) - 3))
@@ -145,7 +147,7 @@ def rewind(trial: Trial) -> Parts:
 def interleaved(trial: Trial) -> Parts:
     """Step, prefill, step: what a replay reuses must not be what a prefill recycles; outputs stay whole."""
     session = trial.session()
-    session.prefill(trial.other)
+    session.prefill(trial.elsewhere(trial.prompt.size(1)))
     first = session.feed(trial.after_prompt(1))
     copy = first.clone()
     session.prefill(trial.prompt)
@@ -165,11 +167,12 @@ def unused_slots(trial: Trial) -> Parts:
         return []
 
     def run(noise: float) -> Tensor:
-        decoder.prefill(trial.prompt)
+        decoder.rewind(trial.prompt.size(1))
         cache.poison(decoder.length, noise)
         output = decoder.step(trial.after_prompt(1))
         return torch.cat([output, decoder.extend(trial.elsewhere(2)).flatten(1)], dim=1)
 
+    decoder.prefill(trial.prompt)
     clean = run(0.0)
     for noise in POISONS:
         if not torch.equal(run(noise), clean):
@@ -226,17 +229,20 @@ def batch_rows(trial: Trial) -> Parts:
     return [session.evidence(stressed="rows")]
 
 
-def numerics(trial: Trial) -> Parts:
-    """Caches and tokens that exercise what random ones never do; see `profiling.gate.stress`."""
+def scenes(trial: Trial) -> Parts:
+    """Arranged caches: every slot counts, or what random weights and tokens never exercise.
+
+    See `profiling.gate.every_slot`, of the full-size model, and `profiling.gate.stress`.
+    """
     trial.needs("load")  # no text leaves such keys behind
     parts = []
-    for scene in trial.scenes if trial.cached else ():
+    for scene in trial.scenes() if trial.cached else ():
         if scene.name == LARGE_MEANS and trial.decoder.model.dtype == torch.bfloat16:
             continue  # its units are a quarter there: nothing is left to hold a decoder to
         session = trial.session()
         session.load(scene.text, scene.context)
         session.feed(scene.text[:, scene.context :])
-        parts.append(session.evidence(scene.name, stressed=scene.name))
+        parts.append(session.evidence(scene.name, stressed=scene.stressed))
     return parts
 
 
@@ -272,6 +278,7 @@ CHECKS: dict[str, Check] = {
     "greedy": greedy,
     "forced": forced,
     "contexts": contexts,
+    EVERY_SLOT: scenes,
     "chunks": chunks,
     "second prompt": second_prompt,
     "rewind": rewind,
@@ -282,7 +289,7 @@ CHECKS: dict[str, Check] = {
 }
 SMALL: dict[str, Check] = {
     "batch rows": batch_rows,
-    "numerics": numerics,
+    "numerics": scenes,
     "long run": long_run,
 }  # of the small model
 PLUGIN: dict[str, Check] = {"reference": reference}  # of somebody else's code, before all others

@@ -13,7 +13,9 @@ from functools import cached_property
 
 import torch
 
-from profiling.gate.checks import BRIEF, CHECKS, PLUGIN, SMALL, Check, Parts
+from profiling.gate.checks import BRIEF, CHECKS, PLUGIN, SMALL, Check, Parts, long_run
+from profiling.gate.every_slot import NAME as EVERY_SLOT
+from profiling.gate.every_slot import contexts, every_slot
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.known import hold_reference
 from profiling.gate.oracle import Oracle, Truth, agreement_with
@@ -110,6 +112,7 @@ class Gate:
         self.brief = brief
         self.checks = self._chosen(CHECKS)
         self.scenes: list[Scene] = []
+        self._every_slot: dict[int, Scene] = {}  # by context
         self._truths: dict[tuple[PrecisionOption, KvOption], Truth] = {}
         self._budgets: dict[str, Budget] = {}
 
@@ -194,9 +197,10 @@ class Gate:
         if precision not in self._budgets:
             plain = Decoder.of(self._plain(precision), self.model, batch=self.batch, capacity=self.capacity)
             trial = self._trial(plain)
-            self._budgets[precision] = _budget_of(
-                part for check in self.checks.values() for part in check(trial)
+            errors = (
+                part for check in self.checks.values() if check is not long_run for part in check(trial)
             )
+            self._budgets[precision] = _budget_of(errors)
         return self._budgets[precision]
 
     def _trial(self, decoder: Decoder) -> Trial:
@@ -205,12 +209,28 @@ class Gate:
         truth = self._truth_for(variant.precision, variant.kv)
         tie = ALLOWED * PLAIN_EAGER_ALLOWED * _rounding(variant, of_cache=False)
         steps, forced = (min(n, most or n) for n in (self.steps, self.forced))
-        trial = Trial.of(
-            decoder, self.model, truth, steps, forced, self.contexts, self.scenes, tie, self.seed
-        )
+
+        def scenes() -> list[Scene]:
+            made = self._scenes(decoder)
+            for scene in made:
+                truth.arrange(scene.text[:, : scene.context], scene.kv)
+            return made
+
+        trial = Trial.of(decoder, self.model, truth, steps, forced, self.contexts, scenes, tie, self.seed)
         if "contexts" in self.checks:
             truth.learn(trial.text)
         return trial
+
+    def _scenes(self, decoder: Decoder) -> list[Scene]:
+        """With arranged caches, for this decoder."""
+        if EVERY_SLOT not in self.checks or not decoder.variant.cache.keeps:
+            return self.scenes
+        assert isinstance(self.model, GPT)
+        asked = contexts(self.contexts, decoder.buckets)
+        for n in asked:
+            if n not in self._every_slot:
+                self._every_slot[n] = every_slot(self.model, self.batch, n, self.seed)
+        return [self._every_slot[n] for n in asked]
 
     def _truth_for(self, precision: PrecisionOption, kv: KvOption = AS_PRECISION) -> Truth:
         if (precision, kv) not in self._truths:
@@ -232,10 +252,7 @@ class Gate:
     def _truth(self, precision: PrecisionOption, kv: KvOption) -> Truth:
         assert isinstance(self.model, GPT)
         hold_reference()
-        oracle = Oracle(self.model, precision, kv, self.batch)
-        for scene in self.scenes:
-            oracle.arrange(scene.text[:, : scene.context], scene.kv)
-        return oracle
+        return Oracle(self.model, precision, kv, self.batch)
 
     def _small_gate(self) -> Gate:
         """Over a stressed model of the same family."""

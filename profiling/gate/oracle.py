@@ -30,7 +30,7 @@ from variants.slots.narrow_cache import as_stored
 from variants.slots.precision import PrecisionOption
 from variants.slots.quantised import exact_copy
 
-KEPT_ANSWERS = 24  # more than a decoder is asked for: the variants of one run feed the same few texts
+KEPT_ANSWERS = 40  # more than a decoder is asked for: the variants of one run feed the same few texts
 KV: TypeAlias = list[tuple[Tensor, Tensor]]  # per layer, keys and values [B,Hkv,T,D]
 
 
@@ -70,6 +70,10 @@ class Truth(ABC):
     def learn(self, tokens: Tensor) -> None:
         """Many questions will be about beginnings of this text [B,T]."""
         return
+
+    def arrange(self, tokens: Tensor, kv: KV) -> None:
+        """Take these keys and values [B,Hkv,T,D] for those of this text [B,T]; what follows is computed."""
+        raise TypeError(f"{type(self).__name__} computes keys and values, and takes none")
 
     @abstractmethod
     def kv(self, tokens: Tensor) -> KV:
@@ -140,7 +144,9 @@ class Oracle(Truth):
             self._texts.append(self._following(tokens))
 
     def arrange(self, tokens: Tensor, kv: KV) -> None:
-        """Take these keys and values [B,Hkv,T,D] for those of this text [B,T]; what follows is computed."""
+        """See `Truth.arrange`."""
+        if any(known.arranged and torch.equal(known.tokens, tokens) for known in self._texts):
+            return
         hidden = self._texts[0].hidden.new_zeros(*tokens.shape, self.decoder.model.config.n_embd)
         self._texts.append(_Known(tokens, hidden, kv, arranged=True))
 

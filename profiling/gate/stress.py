@@ -46,19 +46,21 @@ SECOND = 1.0  # below the needle beside it: the two share the attention 73 to 27
 
 @dataclass(frozen=True)
 class Scene:
-    """Steps with the last STEPS tokens of `text` int64 [B,n+STEPS], on n arranged slots."""
+    """Steps with the last tokens of `text` int64 [B,T], on arranged slots for those before."""
 
     name: str
     text: Tensor
     kv: KV  # values that bfloat16 holds exactly, so that every precision starts from the same
+    stressed: str  # what its errors are compared with: those of scenes with the same word
 
     @property
     def context(self) -> int:
-        return self.text.size(1) - STEPS
+        return self.kv[0][0].size(2)
 
     def on(self, device: torch.device) -> Scene:
         """The same on this device."""
-        return Scene(self.name, self.text.to(device), [(k.to(device), v.to(device)) for k, v in self.kv])
+        kv = [(k.to(device), v.to(device)) for k, v in self.kv]
+        return replace(self, text=self.text.to(device), kv=kv)
 
 
 def small_config(config: GPTConfig) -> GPTConfig:
@@ -86,7 +88,7 @@ def stressed(config: GPTConfig, batch: int, seed: int) -> tuple[GPT, list[Scene]
     arranged = {name: _Arranged(model, text.size(1) - STEPS, generator) for name, text in texts.items()}
     for name, text in texts.items():
         _fill(model, text, arranged[name])
-    return model, [Scene(name, text, arranged[name].kv) for name, text in texts.items()]
+    return model, [Scene(name, text, arranged[name].kv, stressed=name) for name, text in texts.items()]
 
 
 # -- weights ----------------------------------------------------------------------------------
@@ -193,7 +195,7 @@ class _Arranged:
         """q [B,H,STEPS,D], k and v [B,Hkv,STEPS,D] of the scene's own tokens -> [B,H,STEPS,D]."""
         self.kv.append(self._for_queries(layer, q))
         held = [x.to(q) for x in self.kv[-1]]
-        return _attention(q, *(torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True)))
+        return attention(q, *(torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True)))
 
     def _for_queries(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B,Hkv,n,D]."""
@@ -201,7 +203,7 @@ class _Arranged:
         keys, values = torch.randn(shape, generator=self.generator)
         keys *= SPREAD
         for kv_head, queries in enumerate(q.unflatten(1, (self.config.n_kv_head, -1)).transpose(0, 1)):
-            along = _directions(queries)
+            along = directions(queries)
             for place in range(along.size(1)):
                 match (place + layer) % 4:
                     case 0:
@@ -215,7 +217,7 @@ class _Arranged:
         return keys.bfloat16(), values.bfloat16()
 
 
-def _directions(queries: Tensor) -> Tensor:
+def directions(queries: Tensor) -> Tensor:
     """queries [B,G,STEPS,D] that share their keys -> keys [B,N,D], the i-th with score 1 for query i.
 
     And with score 0 for the others of the first N; of so few that this does not make the keys long.
@@ -235,11 +237,11 @@ def _slots(n: int, generator: torch.Generator) -> Iterator[int]:
     return cycle([slot for slot in dict.fromkeys([*edges, *rest]) if slot >= 0])
 
 
-def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """q [B,H,T,D] are the last T of the positions that k and v [B,Hkv,S,D] have."""
     shared_by, T, S = q.size(1) // k.size(1), q.size(2), k.size(2)
     k, v = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
-    visible = torch.ones(T, S, dtype=torch.bool).tril(S - T)
+    visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
     scores = (q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))).masked_fill(~visible, float("-inf"))
     return scores.softmax(dim=-1) @ v
 

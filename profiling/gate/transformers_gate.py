@@ -9,7 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from profiling.gate.checks import batch_rows
+from profiling.gate.checks import Check, batch_rows
+from profiling.gate.every_slot import NAME as EVERY_SLOT
 from profiling.gate.gate import ROWS, Gate
 from profiling.gate.oracle import KV, Answer, Truth
 from variants.backends.transformers_model import GrowingLayers, TransformersModel
@@ -50,6 +51,10 @@ class TransformersGate(Gate):
 
     def _truth(self, precision: PrecisionOption, kv: KvOption) -> Truth:
         return Uncached(self.model)
+
+    def _chosen(self, checks: dict[str, Check]) -> dict[str, Check]:
+        """Without caches that are arranged: its truth takes no keys and values."""
+        return {name: check for name, check in super()._chosen(checks).items() if name != EVERY_SLOT}
 
     def _small_gate(self) -> Gate:
         """A gate over the same model, since its family may have no other size; its runs are short."""

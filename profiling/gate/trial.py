@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -22,9 +22,6 @@ PROMPT = 10
 OTHER_PROMPT = 140
 WARM = 130  # tokens held when a chunk follows and most of them are forgotten again
 FREE = FORCED = 3  # steps at every context: the first enters it, the next read what the first left there
-# Kernels that take keys in chunks of 256 have a partly full one behind a full one there. Both cross or follow
-# it, and neither is near a bucket's end.
-BEHIND_A_CHUNK = (253, 300)
 NOISE = 1e4  # in slots that nobody may read
 
 
@@ -145,7 +142,7 @@ class Trial:
     steps: int  # that feed themselves
     forced: int
     timed: tuple[int, ...]  # contexts
-    scenes: Sequence[Scene]  # of this very model
+    scenes: Callable[[], Sequence[Scene]]  # of this very model, made when they are asked for
     tie: float  # logits closer than this may swap places
 
     @staticmethod
@@ -156,7 +153,7 @@ class Trial:
         steps: int,
         forced: int,
         timed: Iterable[int],
-        scenes: Sequence[Scene],
+        scenes: Callable[[], Sequence[Scene]],
         tie: float,
         seed: int,
     ) -> Trial:
@@ -186,7 +183,7 @@ class Trial:
 
     @property
     def contexts(self) -> list[int]:
-        """Contexts of proven steps: the timed ones, both ends of every bucket, and behind a full chunk.
+        """Contexts of proven steps: the timed ones, and both ends of every bucket.
 
         Steps that start FREE slots before a bucket's end fill its last slot and go on in the next one.
         Without a cache a step is a whole text and the same code at every context: the longest is the one
@@ -196,8 +193,7 @@ class Trial:
         if not self.cached:
             return sorted(self.timed)[:-1]
         ends = (slots - FREE for slots in self.decoder.buckets)
-        entered = {*self.timed, last, *ends, *(n for n in BEHIND_A_CHUNK if n < last)}
-        return sorted({max(1, min(n, last)) for n in entered})
+        return sorted({max(1, min(n, last)) for n in (*self.timed, last, *ends)})
 
     def needs(self, what: str) -> None:
         """Raises NotAnswered where the decoder is somebody else's and lacks this."""
