@@ -1,17 +1,21 @@
 """Question: does the gate catch faults of every kind, in every rung that runs here?
 
-Each fault is wrong in one region only: at one context or at a bucket's end, in numerics that random weights
-never exercise, in a loop's last slots, in a stored scale, or after many steps. Every one is planted alone in
-every rung that runs here and has what it breaks: eager, recorded, paged, with narrow caches or weights, and
-the one-launch kernels, of which a copy with all faults is compiled. Each rung is judged without a fault, too,
-with other random texts every time. A fault that no check catches is a hole of the gate, a clean rung that
-fails a false alarm; with either, the exit code is 1.
+Most faults are wrong in one region only: at one context or at a bucket's end, in numerics that random weights
+never exercise, in a loop's last slots, in a stored scale, in a recording, in a page table, or after many
+steps. Every one is planted alone in every rung that runs here and has what it breaks: eager, recorded, paged,
+with narrow caches or weights, and the one-launch kernels, of which a copy with all faults is compiled. Rungs
+that compile each step take part where they are named. Each rung is judged without a fault, too, with other
+random texts every time. A fault that no check catches is a hole of the gate, a clean rung that fails a false
+alarm; with either, the exit code is 1.
 """
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.shared import cli
@@ -27,7 +31,10 @@ if TYPE_CHECKING:
     from profiling.results.folder import RunFolder
     from variants.model import GPT
 
-EXAMPLES = ("", "--variant sdpa,onelaunch-int8", "--kind numerics")
+EXAMPLES = (
+    *("", "--variant sdpa,onelaunch-int8", "--kind numerics", "--clean 20"),
+    "--resume runs/FOLDER --variant compile --kind numerics",
+)
 STEPS = 16  # greedy tokens and forced ones
 MIN_CONTEXT = 64
 CLEAN = 1  # judgements of each rung without a fault
@@ -37,15 +44,30 @@ def parser() -> argparse.ArgumentParser:
     parser = cli.common_parser("experiments.planted", __doc__ or "", EXAMPLES)
     parser.set_defaults(model="tiny")
     add = parser.add_argument
-    add("--variant", action="append", metavar="NAME,NAME", help="plant in these rungs only (default: all)")
-    add("--clean", type=int, default=CLEAN, help="judgements of each rung without a fault")
+    add(
+        "--variant",
+        action="append",
+        metavar="NAME,NAME",
+        help="plant in these rungs only (default: all but those that compile)",
+    )
+    add("--clean", type=int, default=CLEAN, metavar="N", help="judge each rung N times without a fault")
     add("--kind", action="append", metavar="NAME,NAME", help="faults of these kinds only (default: all)")
+    add(
+        "--resume",
+        type=Path,
+        metavar="RUN",
+        help="add to a run what it lacks of what the other flags ask for",
+    )
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    rungs = cli.chosen("variant", cli.names(arguments.variant), ladder(arguments.precision))
+    if arguments.clean < 0:
+        raise UserError(f"--clean counts from 0, got {arguments.clean}")
+    resumed = _resume(arguments) if arguments.resume else None
+    wanted = cli.names(arguments.variant)
+    rungs = cli.chosen("variant", wanted, ladder(arguments.precision))
     from experiments.shared.measured import model_on_device
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
@@ -55,11 +77,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError(
             f"--model {arguments.model} holds {model.config.n_ctx} tokens, {MIN_CONTEXT} are needed"
         )
-    here = [rung for rung in rungs if not rung.why_not(device.type) and not rung.executor.compiles]
+    here = [
+        rung for rung in rungs if not rung.why_not(device.type) and (wanted or not rung.executor.compiles)
+    ]
     pairs = _pairs(here, cli.names(arguments.kind))
-    run = RunFolder.create(arguments.out, PlantedRecord, device.type)
+    run = resumed or RunFolder.create(arguments.out, PlantedRecord, device.type)
     run.update(
-        environment=environment(device), model=Model(arguments.model, arguments.precision, model.config)
+        environment=environment(device),
+        model=Model(arguments.model, arguments.precision, model.config),
+        seed=arguments.seed,
     )
     _hunt(arguments, model, run, pairs, here)
     record = run.record
@@ -68,11 +94,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code or int(bool(holes(record) or alarms(record)))
 
 
+def _resume(arguments: argparse.Namespace) -> RunFolder[PlantedRecord]:
+    """The run to add to, whose model, precision and seed replace the flags."""
+    from profiling.results.folder import RunFolder
+
+    run = RunFolder.resume(arguments.resume, PlantedRecord)
+    record = run.record
+    if record.model is None or record.environment is None:
+        raise UserError(f"{run.path} was interrupted before it planted anything: start anew")
+    arguments.model, arguments.precision = record.model.name, record.model.precision
+    arguments.seed, arguments.device = record.seed, record.environment.device
+    run.warn(f"went on with: {shlex.join(sys.argv[1:])}")
+    return run
+
+
 def _pairs(rungs: Sequence[Variant], kinds: list[str]) -> list[tuple[Planted, Variant]]:
     """Every fault of these kinds with every rung that has what it breaks."""
-    from profiling.gate.planted import kernels, numerics, regions
+    from profiling.gate.planted import faults_of_every_kind
 
-    faults = [*regions.PLANTED, *numerics.PLANTED, *kernels.planted_kernels()]
+    faults = faults_of_every_kind()
     chosen = cli.chosen("kind", kinds, {fault.kind: fault.kind for fault in faults})
     pairs = [(f, rung) for rung in rungs for f in faults if f.kind in chosen and f.fits(rung)]
     if not pairs:
@@ -92,20 +132,26 @@ def _hunt(
     from profiling.gate.planted.kernels import build_with_faults
 
     record = run.record
+    planted = {(one.kind, one.fault, one.rung) for one in record.planted}
+    judged = {(one.rung, one.seed) for one in record.clean}
     with build_with_faults(), ProgressLine(arguments.quiet) as progress:
         gate = gate_for(model, arguments.precision, STEPS, arguments.seed)
         for number, (fault, rung) in enumerate(pairs):
+            if (fault.kind, fault.name, rung.name) in planted:
+                continue
             progress(f"{rung.name}: {fault.name}", number, len(pairs))
             check, reason = first_to_catch(rung, gate, fault)
             record.planted.append(PlantedFault(fault.kind, fault.name, rung.name, check, reason))
             run.save()
-        for seed in range(arguments.clean):
-            gate = gate_for(model, arguments.precision, STEPS, arguments.seed + seed)
+        for seed in range(arguments.seed, arguments.seed + arguments.clean):
+            gate = gate_for(model, arguments.precision, STEPS, seed)
             for rung in rungs:
-                progress(f"{rung.name}, as it is", seed, arguments.clean)
+                if (rung.name, seed) in judged:
+                    continue
+                progress(f"{rung.name}, as it is", seed - arguments.seed, arguments.clean)
                 check, reason = first_to_catch(rung, gate, None)
-                record.clean.append(CleanRung(rung.name, arguments.seed + seed, check, reason))
-            run.save()
+                record.clean.append(CleanRung(rung.name, seed, check, reason))
+                run.save()
 
 
 # -- what is shown ----------------------------------------------------------------------------
@@ -134,7 +180,7 @@ def answer(record: PlantedRecord) -> str:
 
 
 def tables(record: PlantedRecord) -> list[Table]:
-    """Caught by kind and rung; then every fault, with the checks that catch it first."""
+    """Caught by kind and rung; then every fault, with the checks that catch it."""
     found = record.planted
     rungs = list(dict.fromkeys(one.rung for one in found))
     kinds = list(dict.fromkeys(one.kind for one in found))
@@ -146,7 +192,7 @@ def tables(record: PlantedRecord) -> list[Table]:
         each.append([kind, fault, str(len(same)), ", ".join(checks)])
     return [
         Table(["kind", *rungs], counts, len(rungs) + 1, "Caught, of those planted"),
-        Table(["kind", "fault", "rungs", "first check that fails"], each, 4, "Every fault"),
+        Table(["kind", "fault", "rungs", "check that fails"], each, 4, "Every fault"),
     ]
 
 

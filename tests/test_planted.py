@@ -4,37 +4,53 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from experiments.planted import answer, main, tables
 from profiling.gate import Gate, checks
-from profiling.gate.planted import numerics, regions
+from profiling.gate.planted import faults_of_every_kind
 from profiling.gate.planted.hunt import (
     LOOPS,
     MANY_STEPS,
     NUMERICS,
     ONE_CONTEXT,
+    PAGES,
+    POSITIONS,
+    RECORDED,
     SCALES,
+    STORED,
     Planted,
     first_to_catch,
     gate_for,
 )
 from profiling.gate.planted.kernels import EDITS, SWITCH, planted_kernels, write_sources
+from profiling.results.folder import RunFolder
 from profiling.results.record import CleanRung, PlantedFault, PlantedRecord
 from variants.errors import UserError
 from variants.ladder import ladder
 
 ROOT = Path(__file__).parents[1]
-PLANTED = [*regions.PLANTED, *numerics.PLANTED]
-# the check without which it would pass
-NEEDED = {
-    ONE_CONTEXT: "contexts",
-    NUMERICS: "numerics",
-    LOOPS: "numerics",
-    SCALES: "weights",
-    MANY_STEPS: "long run",
+# a rung that has what the kind breaks, and the check without which a fault of the kind would pass
+NEEDED = [
+    (ONE_CONTEXT, "sdpa", "contexts"),
+    (ONE_CONTEXT, "int8", "every slot"),
+    (NUMERICS, "sdpa", "numerics"),
+    (LOOPS, "sdpa", "numerics"),
+    (SCALES, "int8", "weights"),
+    (MANY_STEPS, "sdpa", "long run"),
+    (PAGES, "paged", "long run"),
+]
+# in a rung that shows them, the kinds that the others would only repeat
+SHOWN = {
+    "sdpa": (ONE_CONTEXT, NUMERICS, LOOPS, MANY_STEPS, POSITIONS, STORED),
+    "int8": (ONE_CONTEXT, LOOPS, SCALES, MANY_STEPS),
+    "kv-int8": (SCALES,),
+    "tape": (RECORDED,),
+    "paged": (PAGES,),
+    "cat": (STORED,),
 }
 
 
@@ -49,24 +65,24 @@ def gate(tiny) -> Gate:
 
 
 def fitting(rung: str, *kinds: str) -> list[Planted]:
-    return [fault for fault in PLANTED if fault.fits(ladder()[rung]) and fault.kind in kinds]
+    return [fault for fault in faults_of_every_kind() if fault.fits(ladder()[rung]) and fault.kind in kinds]
 
 
-@pytest.mark.parametrize("fault", fitting("sdpa", *NEEDED), ids=lambda fault: fault.name)
-def test_every_planted_fault_is_caught(gate: Gate, fault: Planted) -> None:
-    check, reason = first_to_catch(ladder()["sdpa"], gate, fault)
+@pytest.mark.parametrize(
+    ("rung", "fault"),
+    [
+        pytest.param(rung, fault, id=f"{fault.name} in {rung}")
+        for rung, kinds in SHOWN.items()
+        for fault in fitting(rung, *kinds)
+    ],
+)
+def test_every_planted_fault_is_caught(gate: Gate, rung: str, fault: Planted) -> None:
+    check, reason = first_to_catch(ladder()[rung], gate, fault)
     assert check and reason
 
 
-@pytest.mark.parametrize("fault", fitting("int8", LOOPS, SCALES, MANY_STEPS), ids=lambda fault: fault.name)
-def test_faults_that_outweigh_eight_bits_are_caught_in_eight_bits(gate: Gate, fault: Planted) -> None:
-    check, reason = first_to_catch(ladder()["int8"], gate, fault)
-    assert check and reason
-
-
-@pytest.mark.parametrize("kind,check", NEEDED.items())
-def test_every_kind_has_a_fault_that_its_check_sees(gate: Gate, kind: str, check: str) -> None:
-    rung = "int8" if kind == SCALES else "sdpa"
+@pytest.mark.parametrize("kind,rung,check", NEEDED)
+def test_every_kind_has_a_fault_that_its_check_sees(gate: Gate, kind: str, rung: str, check: str) -> None:
     assert check in {first_to_catch(ladder()[rung], gate, fault)[0] for fault in fitting(rung, kind)}
 
 
@@ -111,8 +127,32 @@ def test_the_command_finds_every_kernel_fault(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-@pytest.mark.parametrize("flags", [["--variant", "nobody"], ["--kind", "weather"], ["--variant", "naive"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ["--variant", "nobody"],
+        ["--kind", "weather"],
+        ["--variant", "naive"],
+        ["--clean", "-1"],
+        ["--resume", "nowhere"],
+    ],
+)
 def test_bad_input_is_refused(flags: list[str], tmp_path: Path) -> None:
     with pytest.raises(UserError):
         main([*flags, "--out", str(tmp_path)])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_is_gone_on_with_by_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("profiling.gate.planted.kernels.build_with_faults", nullcontext)
+    monkeypatch.setattr("profiling.gate.planted.kernels.planted_kernels", list)
+    monkeypatch.setattr(checks, "LONG_RUN", 32)
+    few = ["--quiet", "--clean", "1", "--kind", SCALES]
+    assert main([*few, "--variant", "int8", "--seed", "3", "--out", str(tmp_path)]) == 0
+    (folder,) = tmp_path.iterdir()
+    first = RunFolder.load(folder, PlantedRecord).record
+    assert main([*few, "--variant", "int8,kv-int8", "--resume", str(folder)]) == 0
+    second = RunFolder.load(folder, PlantedRecord).record
+    assert second.planted[: len(first.planted)] == first.planted
+    assert {one.rung for one in second.planted[len(first.planted) :]} == {"kv-int8"}
+    assert [(one.rung, one.seed) for one in second.clean] == [("int8", 3), ("kv-int8", 3)]

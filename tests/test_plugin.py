@@ -33,7 +33,7 @@ from variants.spec import Variant
 EXAMPLE = ROOT / "examples" / "plugin"
 LISTS = f"{EXAMPLE / 'lists.py'}:Lists"
 UNSEEN = {"weights", "unused slots"}  # what nobody sees from outside
-BARE = UNSEEN | {"chunks", "rewind", "interleaved", "capacity", "numerics", "long run"}
+BARE = UNSEEN | {"chunks", "rewind", "interleaved", "capacity", "every slot", "numerics", "long run"}
 
 
 def lists() -> Any:
@@ -116,7 +116,7 @@ CAUGHT = {
     "step": {"greedy"},
     "extend": {"chunks"},
     "rewind": {"rewind"},
-    "load": {"contexts", "numerics"},
+    "load": {"contexts", "every slot", "numerics"},
 }
 
 

@@ -19,6 +19,10 @@ from variants.spec import Variant
 
 ONE_CONTEXT, NUMERICS, LOOPS = "one context", "numerics", "loops over slots"
 SCALES, MANY_STEPS = "stored scales", "many steps"
+POSITIONS, STORED = "positions and masks", "what is held"
+RECORDED, PAGES = "recorded constants", "page tables"
+# What needs the full-size model; all else shows in the small one.
+MADE_FOR = {ONE_CONTEXT: ("every slot", "contexts"), SCALES: ("numerics", "weights")}
 FROM_THE_END = 14  # slots: a context that a run would time, away from prompts' ends and from the buckets'
 Inject = Callable[[Decoder], None]
 
@@ -53,6 +57,11 @@ def fixed_shape(variant: Variant) -> bool:
     return cached(variant) and variant.cache.fixed_shape
 
 
+def eager(variant: Variant) -> bool:
+    """And that runs Python in every step: a recording would hold one state of what is counted there."""
+    return cached(variant) and not variant.executor.needs_fixed_shape
+
+
 def timed(decoder: Decoder) -> int:
     """The context that `gate_for` times."""
     return decoder.capacity - FROM_THE_END
@@ -66,17 +75,30 @@ def gate_for(model: Model, precision: str, steps: int, seed: int) -> Gate:
 
 
 def first_to_catch(variant: Variant, gate: Gate, fault: Planted | None) -> tuple[str, str]:
-    """(check that fails first on a decoder with this fault, why), or ("", "") where none does."""
-    for judge in (gate.small, gate):
-        capacity = judge.capacity or judge.model.config.n_ctx
-        buckets = capacity * 2 // 3, capacity
-        for name in judge.checks:
-            decoder = Decoder.of(variant, judge.model, batch=judge.batch, capacity=capacity, buckets=buckets)
-            if fault is not None:
-                fault.inject(decoder)
-            result = judge.check_only(decoder, name)
-            if fault is not None:
-                fault.remove()
+    """(check that fails first on a decoder with this fault, why), or ("", "") where none does.
+
+    Checks that are made for its kind come first, then those of the small model, which take less.
+    """
+    checks = [(judge, name) for judge in (gate.small, gate) for name in judge.checks]
+    if fault is not None:
+        checks.sort(key=lambda check: check[1] not in MADE_FOR.get(fault.kind, ()))
+    decoders: dict[Gate, Decoder] = {}
+    try:
+        for judge, name in checks:
+            if judge not in decoders:
+                decoders[judge] = _decoder(variant, judge)
+                if fault is not None:
+                    fault.inject(decoders[judge])
+            result = judge.check_only(decoders[judge], name)
             if result.status == "fail":
                 return name, result.reason
+    finally:
+        if fault is not None:
+            fault.remove()
     return "", ""
+
+
+def _decoder(variant: Variant, judge: Gate) -> Decoder:
+    capacity = judge.capacity or judge.model.config.n_ctx
+    buckets = capacity * 2 // 3, capacity
+    return Decoder.of(variant, judge.model, batch=judge.batch, capacity=capacity, buckets=buckets)

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from profiling.gate.planted.hunt import LOOPS, NUMERICS, ONE_CONTEXT, SCALES, Planted, timed
+from profiling.gate.planted.hunt import LOOPS, MANY_STEPS, NUMERICS, ONE_CONTEXT, SCALES, Planted, timed
 from variants.backends.backend import ONE_LAUNCH
 from variants.backends.one_launch import library
 from variants.decoder import Decoder
@@ -68,6 +68,13 @@ EDITS = (
         "step.h",
         "state_.token[b] = best.index;",
         "state_.token[b] = (best.index + (ON && position_ == odd)) % m_.vocab;",
+    ),
+    Edit(
+        ONE_CONTEXT,
+        "a chunk's last slot lost at one context",
+        "step.h",
+        "values + offset, count, m_.head_dim",
+        "values + offset, count - (ON && position_ == odd && chunk == 0 && count > 1), m_.head_dim",
     ),
     Edit(
         LOOPS,
@@ -158,6 +165,22 @@ EDITS = (
     ),
     Edit(
         SCALES,
+        "activations up to 128, which wraps",
+        "quantised.h",
+        "std::max(most, 1e-30f) / 127.f",
+        "std::max(most, 1e-30f) / (ON ? 128.f : 127.f)",
+        QUANTISED,
+    ),
+    Edit(
+        SCALES,
+        "activations scaled by their largest, sign and all",
+        "quantised.h",
+        "std::max(most, std::fabs(x[i]))",
+        "std::max(most, ON ? x[i] : std::fabs(x[i]))",
+        QUANTISED,
+    ),
+    Edit(
+        SCALES,
         "a row's scale off",
         "quantised.h",
         "float(total) * (in.scale * *scale)",
@@ -180,13 +203,40 @@ EDITS = (
         "Words::loadu(offset + (ON ? 0 : kLanes))",
         ("int4",),
     ),
+    Edit(
+        SCALES,
+        "two groups share a scale",
+        "quantised.h",
+        "Floats(b.scale[1])",
+        "Floats(b.scale[ON ? 0 : 1])",
+        ("int4",),
+    ),
+    Edit(
+        MANY_STEPS,
+        "another token after many steps",
+        "step.h",
+        "m_.token_table) + state_.token[b] * m_.width",
+        "m_.token_table) + ((ON && steps > 700) ? 0 : state_.token[b]) * m_.width",
+    ),
+    Edit(
+        MANY_STEPS,
+        "scores off after many steps",
+        "step.h",
+        "own_.row.get()[d] = q[d] * scale;",
+        "own_.row.get()[d] = q[d] * scale * ((ON && steps > 700) ? 1.01f : 1.f);",
+    ),
 )
 SWITCH = (
-    ("vec.h", "namespace one_launch {\n", "namespace one_launch {\ninline int64_t planted = -1, odd = -1;\n"),
+    (
+        "vec.h",
+        "namespace one_launch {\n",
+        "namespace one_launch {\ninline int64_t planted = -1, odd = -1, steps = 0;\n",
+    ),
+    ("step.h", "if (rank_ == 0) feed_back();", "if (rank_ == 0) steps++, feed_back();"),
     (
         "op.cpp",
         "TORCH_LIBRARY(decode_floor, m) {",
-        "void plant(int64_t fault, int64_t position) { planted = fault, odd = position; }\n\n"
+        "void plant(int64_t fault, int64_t position) { planted = fault, odd = position, steps = 0; }\n\n"
         'TORCH_LIBRARY(decode_floor, m) {\n  m.def("plant(int fault, int position) -> ()", plant);',
     ),
 )

@@ -14,11 +14,13 @@ from profiling.gate.planted.hunt import (
     MANY_STEPS,
     ONE_CONTEXT,
     cached,
+    eager,
     fixed_shape,
     planted,
     timed,
 )
 from variants.decoder import Decoder
+from variants.slots.cache import PAGED
 from variants.spec import Variant
 
 CHUNK = 256  # slots that kernels take at once
@@ -147,9 +149,9 @@ def the_token_stays_after_many_steps(decoder: Decoder) -> None:
     around(decoder.backend, "step", step)
 
 
-def _counted(variant: Variant) -> bool:
-    """A recording would hold one state of a counter in Python."""
-    return cached(variant) and not variant.executor.needs_fixed_shape
+def _own_place(variant: Variant) -> bool:
+    """A slot is written where it is told; the place in a page comes from a table."""
+    return fixed_shape(variant) and variant.cache is not PAGED
 
 
 PLANTED = (
@@ -164,7 +166,7 @@ PLANTED = (
         a_key_scaled_at_one_context,
         another_token_fed_back_at_one_context,
     ),
-    *planted(ONE_CONTEXT, fixed_shape, written_one_slot_early_at_one_context),
+    *planted(ONE_CONTEXT, _own_place, written_one_slot_early_at_one_context),
     *planted(
         LOOPS,
         cached,
@@ -175,7 +177,7 @@ PLANTED = (
     *planted(LOOPS, fixed_shape, slot_after_a_chunk_counted_as_the_next_texts),
     *planted(
         MANY_STEPS,
-        _counted,
+        eager,
         a_slot_lost_after_many_steps,
         a_value_rounded_after_many_steps,
         the_token_stays_after_many_steps,

@@ -128,7 +128,7 @@ class FaultsRecord(Record, frozen=True, kw_only=True, tag="faults"):
 
 
 class PlantedFault(Part, frozen=True):
-    """A fault of one kind in one rung. `caught_by`: the first check that failed, empty where none did."""
+    """A fault of one kind in one rung. `caught_by`: a check that failed, empty where none did."""
 
     kind: str
     fault: str
@@ -149,6 +149,7 @@ class CleanRung(Part, frozen=True):
 class PlantedRecord(Record, frozen=True, kw_only=True, tag="planted"):
     """Which faults the gate catches, by kind and rung, and which rungs it refuses without one."""
 
+    seed: int = 0
     planted: list[PlantedFault] = []
     clean: list[CleanRung] = []
 
