@@ -52,7 +52,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     _check(arguments)
     from profiling.analysis.compare import compare
     from profiling.analysis.explain import as_json, explain_ranks
-    from profiling.analysis.timeline import median_step
     from profiling.trace.redact import redact
 
     paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
@@ -62,25 +61,25 @@ def main(argv: Sequence[str] | None = None) -> int:
     eager = _eager(arguments)
     for path, name in zip(paths, _names(paths), strict=True):  # one trace in memory, two to compare
         progress = _progress(arguments, path)
-        found = explain_ranks(path, arguments.step, progress=progress, names_from=eager)
-        answer["files"] += [as_json(rank, name, arguments.top) for rank in found]
+        ranks = explain_ranks(path, arguments.step, progress=progress, names_from=eager)
+        answer["files"] += [as_json(rank, name, arguments.top) for rank in ranks]
         if arguments.out:
-            drawn += [median_step(rank.trace, rank.steps, rank.attribution) for rank in found]
+            drawn += [_step_drawn(rank) for rank in ranks]
         if arguments.against:
-            compared.append(found[0])
+            compared.append(ranks[0])
         if arguments.redact and path == arguments.files[0]:
-            names = frozenset(str(name) for rank in found for name in rank.steps.table["name"])
+            names = frozenset(str(name) for rank in ranks for name in rank.steps.table["name"])
             redact(path, arguments.redact, names)
     if compared:
         answer["comparison"] = compare(*compared).as_json()
     from reports.explain import keep, page
-    from reports.printers.console import show
+    from reports.printers.console import show_from_the_top
 
-    made, files = page(answer, drawn), []
+    explained, files = page(answer, drawn), []
     if arguments.out:
-        keep(arguments.out, answer, made)
+        keep(arguments.out, answer, explained)
         files.append(f"Report: {arguments.out / 'report.md'}, report.html")
-    show(console(arguments), made, *files)
+    show_from_the_top(console(arguments), explained, *files)
     if arguments.json:
         print_json(answer)
     return 0
@@ -95,6 +94,13 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UserError(f"--top {arguments.top}: a length cannot be negative")
 
 
+def _step_drawn(rank: Explanation) -> Steps | None:
+    """The median of the steps that are read."""
+    from profiling.analysis.timeline import median_step
+
+    return median_step(rank.trace, rank.steps, rank.attribution, judged=rank.reading.mean.steps)
+
+
 def _eager(arguments: argparse.Namespace) -> Explanation | None:
     """The trace of --names-from; UserError where it has no kernel that could name one."""
     from profiling.analysis.explain import explain
@@ -102,10 +108,10 @@ def _eager(arguments: argparse.Namespace) -> Explanation | None:
     path = arguments.names_from
     if path is None:
         return None
-    found = explain(path, progress=_progress(arguments, path))
-    if found.device is None:
+    eager = explain(path, progress=_progress(arguments, path))
+    if eager.device is None:
         raise UserError(f"--names-from {path}: no device events, so no kernels; give an eager trace of them")
-    return found
+    return eager
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -120,13 +126,13 @@ class Progress:
     """
 
     def __init__(self, path: Path) -> None:
-        self.name, self.shown = path.name, -1
+        self.name, self.said = path.name, -1
 
     def __call__(self, done: float) -> None:
         live = sys.stderr.isatty()
         at = int(done * (100 if live else 4))
-        if at > self.shown:
-            self.shown = at
+        if at > self.said:
+            self.said = at
             print(
                 f"reading {self.name}: {done:.0%}", end="\r" if live and done < 1 else "\n", file=sys.stderr
             )

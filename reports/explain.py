@@ -5,6 +5,7 @@ Made from the object that `--json` prints and a picture of one step per file; no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -24,16 +25,17 @@ from variants.errors import UserError
 Entry = Mapping[str, Any]
 PARTS = {
     "busy": "device busy",
-    "lead_in": "before the first device event",
-    "gap_before_call": "gap: host had not issued the next work",
-    "gap_during_call": "gap: host inside the launch call",
-    "gap_after_call": "gap: issued, device had not started",
-    "gap_unknown": "gap: no launch call in the file",
-    "tail": "after the last device event",
-    "compute": "host: compute ops",
-    "overhead": "host: views, allocation, dispatch",
-    "python": "host: Python outside ops",
-    "unknown": "host: no event covers it",
+    "starting": "device begins what was issued",
+    "not_issued": "host had not issued the next work",
+    "in_call": "host inside the launch call",
+    "sync": "host comes back from waiting for the device",
+    "host": "host outside launches",
+    "late": "issued work did not start",
+    "compute": "host in compute ops",
+    "overhead": "host in views, allocation, dispatch",
+    "python": "host in Python outside ops",
+    "waiting": "host waits",
+    "unknown": "no event says",
 }
 MOST_STEPS, MOST_CHANGED = 20, 30  # rows of a table; all of them are in explain.json
 OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
@@ -50,7 +52,7 @@ def keep(folder: Path, answer: Entry, made: Page) -> None:
 
 
 def page(answer: Entry, drawn: Sequence[Steps | None] = ()) -> Page:
-    """`drawn`: a step of each file; None for a file without steps."""
+    """The title is the answer. `drawn`: a step of each file; None for a file without steps."""
     files = answer["files"]
     sections = [_answer(answer)]
     for number, (entry, step) in enumerate(zip_longest(files, drawn)):
@@ -60,44 +62,46 @@ def page(answer: Entry, drawn: Sequence[Steps | None] = ()) -> Page:
         ]
     if "comparison" in answer:
         sections.append(_comparison(answer["comparison"]))
-    return Page("What sets the step", sections)
+    return Page(_title(answer), sections)
 
 
-def judged(entry: Entry) -> list[Entry]:
-    """The steps in which the main device worked; all, where none did."""
-    return [s for s in entry["steps"] if s["parts_us"].get("busy")] or entry["steps"]
-
-
-def median_parts(entry: Entry) -> dict[str, float]:
-    """Parts of the judged step of (lower) median length, in us, which they sum to."""
-    steps = sorted(judged(entry), key=lambda step: step["interval_us"])
-    return dict(steps[(len(steps) - 1) // 2]["parts_us"]) if steps else {}
+def _title(answer: Entry) -> str:
+    """What sets the step and the microseconds at stake; of two traces what differs, of several the labels."""
+    files = answer["files"]
+    if "comparison" in answer:
+        return str(answer["comparison"]["finding"])
+    if len(files) == 1:
+        return f"{files[0]['reading']}: {files[0]['headline'] or files[0]['rule']}"
+    return ", ".join(f"{n} {label}" for label, n in Counter(entry["reading"] for entry in files).items())
 
 
 def _answer(answer: Entry) -> Section:
     files = answer["files"]
-    blocks: list[Block] = [_overview(files)] if len(files) > 1 else []
+    alone = len(files) == 1  # the title says what is at stake
+    blocks: list[Block] = [] if alone else [_overview(files)]
     for entry in files:
-        at_stake = f": {entry['headline']}" if entry["headline"] else ""
-        blocks.append(
-            Sentence(f"{code(entry['file'])}: **{entry['reading']}**{at_stake}. Rule: {entry['rule']}.")
-        )
-    blocks += [Sentence(f"**{answer['comparison']['finding']}**")] if "comparison" in answer else []
+        at_stake = f": {entry['headline']}" if entry["headline"] and not alone else ""
+        rule = f" Rule: {entry['rule']}." if entry["headline"] or not alone else ""
+        blocks.append(Sentence(f"{code(entry['file'])}: **{entry['reading']}**{at_stake}.{rule}"))
     return Section("What sets the step?", blocks)
+
+
+def _read(entry: Entry) -> list[Entry]:
+    """The steps that are read together."""
+    return [entry["steps"][number] for number in entry["steps_read"]]
 
 
 def _overview(entries: Sequence[Entry]) -> Table:
     rows = []
     for entry in entries:
-        steps, parts = judged(entry), median_parts(entry)
-        total = sum(parts.values())
-        launches = [s["kernel_launch_calls"] + s["graph_launch_calls"] for s in steps]
+        parts, total = entry["step_parts_us"], entry["step_us"]
+        launches = [s["kernel_launch_calls"] + s["graph_launch_calls"] for s in _read(entry)]
         replay = (entry["prediction"] or {}).get("replay_us")
         rows.append(
             (
                 code(entry["file"]),
                 entry["reading"],
-                f"{total:.0f}" if steps else "unknown",
+                f"{total:.0f}" if total else "unknown",
                 f"{parts['busy'] / total:.0%}" if total and "busy" in parts else "none",
                 f"{fmean(launches):g}" if launches else "none",
                 f"{replay['mid']:.0f}" if replay else "-",
@@ -107,12 +111,15 @@ def _overview(entries: Sequence[Entry]) -> Table:
 
 
 def _file(entry: Entry, figure: Sequence[Figure]) -> list[Block]:
-    blocks: list[Block] = [Sentence(f"{len(entry['steps'])} steps from {entry['step_source']}")]
+    read, steps = len(entry["steps_read"]), len(entry["steps"])
+    of = f"{read} of " if 0 < read < steps else ""
+    count = f"{of}{steps} step{'s' * (steps != 1)}"
+    blocks: list[Block] = [Sentence(f"{count} from {entry['step_source']}")]
     blocks += [*_parts(entry), *_devices(entry), *_prediction(entry["prediction"]), *figure]
     if entry["warnings"]:
         blocks.append(Bullets([f"note: {warning}" for warning in entry["warnings"]]))
     blocks += _names(entry)
-    return [*blocks, *tables(entry["top"], len(judged(entry)))]
+    return [*blocks, *tables(entry["top"], read)]
 
 
 def _names(entry: Entry) -> list[Block]:
@@ -125,17 +132,15 @@ def _names(entry: Entry) -> list[Block]:
 
 
 def _parts(entry: Entry) -> list[Block]:
-    steps, parts = judged(entry), median_parts(entry)
-    if not steps:
+    steps, parts, total = _read(entry), entry["step_parts_us"], entry["step_us"]
+    if not total:
         return []
-    total = sum(parts.values())
     rows = [(PARTS[part], f"{us:.1f}", f"{us / total:.1%}") for part, us in parts.items() if us]
     counts = {what: fmean(s["counts"][what] for s in steps) for what in steps[0]["counts"]}
     listed = ", ".join(f"{n:g} {what.replace('_', ' ')}" for what, n in counts.items() if n)
-    window_us = fmean(s["wall_us"] for s in steps)
     return [
-        Table((f"where the median step's {total:.1f} us go", "us", "share"), rows),
-        Sentence(f"Mean per step: {listed or 'nothing counted'}; host window {window_us:.1f} us."),
+        Table((f"where the {total:.0f} us of a step go", "us", "share"), rows),
+        Sentence(f"Mean per step: {listed or 'nothing counted'}."),
     ]
 
 
@@ -161,7 +166,12 @@ def _devices(entry: Entry) -> list[Block]:
     splits = {of: numbers["busy_split_us"] for of, numbers in entry["devices"].items()}
     if len(splits) < 2 and not any(s["communication"] + s["copies"] for s in splits.values()):
         return []
-    heads = ("device", "busy", *(f"{what} us" for what in next(iter(splits.values()))), "span us")
+    heads = (
+        "device, whole trace",
+        "busy",
+        *(f"{what} us" for what in next(iter(splits.values()))),
+        "span us",
+    )
     rows = [
         (
             of,

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from html import unescape
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from experiments.explain import main
+from profiling.analysis.explain import as_json, explain
 from profiling.trace.redact import redact
-from tests.synthetic_trace import Synthetic, eager, replayed
+from tests.synthetic_trace import Synthetic, eager, on_host, replayed
 from variants.errors import UserError
 
 FILE_KEYS = [
@@ -73,7 +79,8 @@ def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
     b = replayed().write(tmp_path / "b.json")
     assert main([str(a), "--against", str(b)]) == 0
     text = capsys.readouterr().out
-    cells = [line for line in text.splitlines() if not line.endswith(".")]  # not the answer's sentences
+    _, *others = text.splitlines()  # the answer, in a pipe a line however long
+    cells = [line for line in others if not line.endswith(".")]  # nor its sentences
     assert max(map(len, cells)) <= 80
     for expected in (
         "launch-bound",
@@ -82,6 +89,69 @@ def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
         "longest gaps",
     ):
         assert expected in text
+
+
+@pytest.mark.parametrize(
+    ("make", "begins"),
+    [
+        (eager, "launch-bound: the device waits for the host's launches for 8"),
+        (lambda: replayed(kernel_ns=60_000), "device-bound: the device works"),
+        (on_host, "host Python-bound: the host is in Python between ops for"),
+        (lambda: eager(steps=1, kernels=3), "too small to judge: 3 device events"),
+        (Synthetic, "no device events: the trace has no device events and no steps"),
+    ],
+    ids=["launch", "device", "host", "small", "empty"],
+)
+def test_the_answer_is_the_first_line_of_everything(tmp_path, capsys, make, begins) -> None:
+    path = make().write(tmp_path / "t.json")
+    assert main([str(path), "--out", str(tmp_path / "out")]) == 0
+    first, *others = capsys.readouterr().out.splitlines()
+    assert first.startswith(begins)
+    assert not any(first in line for line in others), "it is said once"
+    assert (tmp_path / "out" / "report.md").read_text().splitlines()[0] == f"# {first}"
+    html = (tmp_path / "out" / "report.html").read_text()
+    for tag in ("title", "h1"):
+        assert unescape(html.split(f"<{tag}>")[1].split("<")[0]) == first
+
+
+def test_the_first_line_of_several_files_counts_them_and_of_two_says_what_differs(tmp_path, capsys) -> None:
+    paths = [made.write(tmp_path / f"{n}.json") for n, made in enumerate([eager(), replayed(), eager()])]
+    assert main([*map(str, paths)]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == "2 launch-bound, 1 mixed"
+    assert main([str(paths[1]), "--against", str(paths[0])]) == 0
+    assert capsys.readouterr().out.startswith("same device work, launches removed: 10 -> 1 launch calls")
+
+
+@pytest.mark.parametrize("make", [eager, replayed, on_host], ids=["eager", "replayed", "host"])
+def test_a_step_has_one_length(tmp_path, capsys, make) -> None:
+    """In the first line, the table of its parts, the prediction and the comparison."""
+    path = make().write(tmp_path / "t.json")
+    explained = answer(capsys, path, "--against", path)
+    for entry in explained["files"]:
+        step_us = entry["step_us"]
+        assert sum(entry["step_parts_us"].values()) == pytest.approx(step_us)
+        assert f" {step_us:.0f} us" in entry["headline"]
+        assert entry["prediction"]["step_us"] == step_us
+    assert explained["comparison"]["per_step"]["step_us"] == {"this": step_us, "against": step_us}
+    assert main([str(path)]) == 0
+    printed = capsys.readouterr().out
+    assert f"where the {step_us:.0f} us of a step go" in printed
+    assert set(re.findall(r"(?:instead of|where the) (\d+) us", printed)) == {f"{step_us:.0f}"}
+
+
+@given(lengths=st.lists(st.integers(20, 38), min_size=4, max_size=8))
+@settings(max_examples=15, deadline=None)
+def test_parts_of_the_mean_step_by_hand(tmp_path_factory, lengths) -> None:
+    """Steps of one kernel of 5 us each, which starts 1 us after its call: that is in no step's time."""
+    made, at = Synthetic(), 0
+    for number, us in enumerate(lengths):
+        made.launch((at + 1_000, at + 3_000), (at + 4_000, at + 9_000))
+        made.step(at, at + 1_000 * us, f"ProfilerStep#{number}")
+        at += 1_000 * us
+    entry = as_json(explain(made.write(tmp_path_factory.mktemp("t") / "t.json")), "t")
+    assert entry["steps_read"] == list(range(len(lengths)))
+    assert (entry["step_parts_us"]["busy"], entry["step_parts_us"]["in_call"]) == pytest.approx((5, 2))
+    assert entry["step_us"] == pytest.approx(fmean(lengths) - 1)
 
 
 def test_several_files_give_one_table(tmp_path, capsys) -> None:

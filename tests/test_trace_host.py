@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from statistics import fmean
+
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.analysis.explain import as_json, explain
 from profiling.analysis.timeline import median_step
 from profiling.trace.redact import redact
-from reports.explain import median_parts
 from tests.synthetic_trace import Synthetic, on_host
 
 
@@ -18,6 +19,7 @@ from tests.synthetic_trace import Synthetic, on_host
     st.integers(60, 90),
     st.integers(3, 6),
 )
+@settings(max_examples=25)
 def test_a_host_step_is_read_by_what_fills_it(tmp_path_factory, what, share, steps) -> None:
     made = Synthetic()
     for number in range(steps):
@@ -54,14 +56,100 @@ def test_no_part_of_a_host_step_may_dominate(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 7])
-def test_the_step_that_is_drawn_is_the_one_whose_parts_are_shown(tmp_path, count) -> None:
+def test_the_step_that_is_drawn_is_the_median_of_those_that_are_read(tmp_path, count) -> None:
     made, at = Synthetic(), 0
     for number in range(count):
         made.op("aten::mm", at, at + 1_000 * (number + 1))
         made.step(at, at + 2_000 * (number + 1), f"ProfilerStep#{number}")
         at += 100_000
     found = explain(made.write(tmp_path / "t.json"))
-    drawn = median_step(found.trace, found.steps, found.attribution)
+    read = found.reading.mean.steps
+    drawn = median_step(found.trace, found.steps, found.attribution, judged=read)
     assert drawn is not None
     (step,) = drawn.steps
-    assert step.length_us == sum(median_parts(as_json(found, "t")).values()) == 2 * ((count + 1) // 2)
+    assert step.length_us == 2 * (read[(len(read) - 1) // 2] + 1)
+    lengths = [entry["interval_us"] for entry in as_json(found, "t")["steps"]]
+    assert found.reading.mean.length_us == pytest.approx(fmean(lengths[number] for number in read))
+
+
+def filled(parts: dict[str, int], steps: int = 3) -> Synthetic:
+    """Steps of 1 ms: so many us of each part; what is neither an op nor a wait is Python's."""
+    made = Synthetic()
+    names = {"compute": "aten::mm", "overhead": "aten::view", "unknown": "## Call CompiledFxGraph x ##"}
+    for number in range(steps):
+        begin = at = 1_000_000 * number
+        for part, us in parts.items():
+            if part == "waiting":
+                made.event("python_function", "queue.py(3): get", at, at + 1_000 * us)
+            elif part in names and us:
+                made.op(names[part], at, at + 1_000 * us)
+            at += 1_000 * us
+        made.step(begin, begin + 1_000_000, f"ProfilerStep#{number}")
+    return made
+
+
+WORDS = {
+    "compute": ("host compute-bound", "the host computes inside ops for"),
+    "overhead": ("host dispatch-bound", "the host is in views, allocation and dispatch for"),
+    "python": ("host Python-bound", "the host is in Python between ops for"),
+    "waiting": ("host waiting", "the host waits for"),
+}
+
+
+@pytest.mark.parametrize("part", WORDS)
+@pytest.mark.parametrize("us", [499, 500])
+def test_a_part_dominates_from_half_of_the_step_on(tmp_path, part, us) -> None:
+    others = [name for name in WORDS if name != part]
+    parts = {part: us} | dict(zip(others, (250, 200, 550 - us), strict=True)) | {"unknown": 0}
+    reading = explain(filled(parts).write(tmp_path / "t.json")).reading
+    assert reading.mean.parts_us[part] == us
+    if us < 500:
+        assert reading.label == "host mixed"
+    else:
+        label, said = WORDS[part]
+        assert (reading.label, reading.headline) == (label, f"{said} 50% of each step: 500 of 1000 us")
+
+
+@pytest.mark.parametrize(("us", "label"), [(249, "host mixed"), (250, "no device events")])
+def test_nothing_is_read_where_a_quarter_is_unknown(tmp_path, us, label) -> None:
+    parts = {"compute": 400, "overhead": 300, "unknown": us}
+    assert explain(filled(parts).write(tmp_path / "t.json")).reading.label == label
+
+
+def test_only_the_waits_of_the_steps_own_thread_count_and_not_the_ops_inside_them(tmp_path) -> None:
+    made = Synthetic()
+    for number in range(3):
+        at = 1_000_000 * number
+        made.op("aten::mm", at, at + 100_000)
+        made.event("python_function", "<built-in method sleep of module>", at, at + 990_000, tid=77)
+        made.event("python_function", "threading.py(9): wait", at + 100_000, at + 900_000)
+        made.op("aten::mm", at + 200_000, at + 400_000)
+        made.step(at, at + 1_000_000, f"ProfilerStep#{number}")
+    reading = explain(made.write(tmp_path / "t.json")).reading
+    assert reading.label == "host waiting"
+    assert reading.mean.parts_us == {
+        "compute": 300,
+        "overhead": 0,
+        "python": 100,
+        "waiting": 600,
+        "unknown": 0,
+    }
+
+
+@pytest.mark.parametrize("pause_us", [900, 1_000, 50_000])
+@pytest.mark.parametrize("frame", [None, "model.py(3): sample"])
+def test_a_long_pause_without_a_frame_may_be_anything(tmp_path, pause_us, frame) -> None:
+    """Python, a sleep, a lock: the profiler says which only where it was asked for stacks."""
+    made, at = Synthetic(), 0
+    for number in range(4):
+        made.op("aten::mm", at + 10_000, at + 60_000)
+        end = at + 60_000 + 1_000 * pause_us
+        if frame:
+            made.event("python_function", frame, at + 60_000, end)
+        made.op("aten::mm", end, end + 50_000)
+        made.step(at, end + 60_000, f"ProfilerStep#{number}")
+        at = end + 60_000
+    reading = explain(made.write(tmp_path / "t.json")).reading
+    silent = pause_us if frame is None and pause_us >= 1_000 else 0
+    assert reading.mean.parts_us["unknown"] == silent
+    assert reading.label == ("no device events" if silent else "host Python-bound")

@@ -103,21 +103,24 @@ def test_a_file_joined_to_itself_counts_once(tmp_path, copies) -> None:
 
 
 @pytest.mark.parametrize(
-    ("process", "arguments"),
+    ("process", "more"),
     [
         ("Ascend Hardware", {}),
+        ("NPU 3", {"args": None}),
         ("/device:TPU:0 XLA Ops", {}),
-        ("worker", {"hlo_op": "fusion.1", "hlo_module": "jit_step"}),
-        ("worker", {"Task Type": "AI_CORE", "Stream Id": 2}),
+        ("/device:GPU:0", {"cat": None}),
+        ("MTIA 0", {"cat": "mtia_ccp_events"}),
+        ("worker", {"cat": "mtia_ccp_events"}),
+        ("worker", {"cat": "hpu_op", "args": {}}),
+        ("worker", {"args": {"hlo_op": "fusion.1", "hlo_module": "jit_step"}}),
+        ("worker", {"args": {"Task Type": "AI_CORE", "Stream Id": 2}}),
     ],
 )
-def test_rows_of_an_unknown_device_are_said(tmp_path, process, arguments) -> None:
+def test_rows_of_an_unknown_device_are_said(tmp_path, process, more) -> None:
     made = Synthetic()
     for at in range(0, 200_000, 10_000):
         made.op("aten::mm", at, at + 5_000)
-        made.events.append(
-            {"ph": "X", "name": "MatMulV2", "pid": 9, "tid": 2, "ts": at, "dur": 4, "args": arguments}
-        )
+        made.events.append({"ph": "X", "name": "MatMulV2", "pid": 9, "tid": 2, "ts": at, "dur": 4} | more)
     made.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
     found = explain(made.write(tmp_path / "t.json"))
     assert found.reading.label == "cannot tell"

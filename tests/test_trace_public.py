@@ -23,7 +23,7 @@ READINGS = {
     "gpu_bound": "device-bound",
     "gpu_graph_replay_plus_host_launch": "mixed",
     "host_or_idle_outside_steps": "host-bound outside launches",
-    "no_gpu_events": "host Python-bound",
+    "no_gpu_events": "no device events",
     "too_small_to_judge": "too small to judge",
 }
 """Ours for the words of the readings by hand."""

@@ -151,3 +151,123 @@ def test_the_first_line_has_the_microseconds_at_stake(tmp_path) -> None:
     headline = as_json(found, "t.json")["headline"]
     assert headline.startswith(found.reading.headline)
     assert "; one graph replay would save about" in headline
+
+
+@given(
+    pieces=st.integers(2, 12),
+    nodes=st.integers(3, 20),
+    batches=st.lists(st.sampled_from([64, 56, 32]), min_size=6, max_size=10),
+    busy_ns=st.integers(40_000, 80_000),
+)
+@settings(max_examples=8, deadline=None)
+def test_graphs_in_pieces_with_eager_attention_between(
+    tmp_path_factory, pieces, nodes, batches, busy_ns
+) -> None:
+    """vLLM's piecewise graphs: the first has more nodes than the others, attention is launched between."""
+    made, at = Synthetic(), 0
+    for batch in batches:
+        begin = free = at
+        for piece in range(pieces):
+            count = nodes + 3 * (piece == 0)
+            first = max(at + 8_000, free)
+            runs = [(first + n * busy_ns, first + (n + 1) * busy_ns) for n in range(count)]
+            made.graph((at, at + 6_000), runs, name=f"piece{piece}")
+            free = runs[-1][1] + busy_ns
+            made.launch((at + 7_000, at + 10_000), (runs[-1][1], free), name="paged_attention")
+            at += 11_000
+        at = free + 5_000
+        made.call("cudaStreamSynchronize", begin + pieces * 11_000, at)
+        made.step(begin, at, f"execute_context_0(0)_generation_{batch}({batch})")
+        at += 1_000
+    found = read(made, tmp_path_factory.mktemp("t"))
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "device-bound", rule
+
+
+@given(accepted=st.lists(st.integers(1, 5), min_size=5, max_size=12), node_us=st.integers(20, 60))
+@settings(max_examples=8, deadline=None)
+def test_a_draft_of_any_length_ahead_of_its_target(tmp_path_factory, accepted, node_us) -> None:
+    """Speculative decoding: so many small replays, then a large one, at another place in each step."""
+    made, at = Synthetic(), 0
+    for step, drafts in enumerate(accepted):
+        begin = at
+        for size in [6] * drafts + [60]:
+            nodes = [
+                (at + 9_000 + n * node_us * 1_000, at + 9_000 + (n + 1) * node_us * 1_000)
+                for n in range(size)
+            ]
+            made.graph((at, at + 5_000), nodes, name="target" if size == 60 else "draft")
+            at = nodes[-1][1] + 3_000
+        made.step(begin, at, f"ProfilerStep#{step}")
+        at += 1_000
+    found = read(made, tmp_path_factory.mktemp("t"))
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "device-bound", rule
+
+
+@given(kernels=st.integers(10, 60), kernel_us=st.integers(60, 200), ahead=st.integers(1, 3))
+@settings(max_examples=8, deadline=None)
+def test_a_scheduler_that_runs_ahead_of_the_device(tmp_path_factory, kernels, kernel_us, ahead) -> None:
+    """The host issues later steps while the device is at an earlier one, and waits for that one's end."""
+    made, at, free = Synthetic(), 0, 0
+    ends: list[int] = []
+    for step in range(10):
+        begin = at
+        for k in range(kernels):
+            start = max(at + 5_000, free)
+            free = start + kernel_us * 1_000
+            made.launch((at, at + 4_000), (start, free), name=f"k{k}")
+            at += 6_000
+        ends.append(free)
+        if step >= ahead:
+            waited = max(at + 2_000, ends[step - ahead] + 2_000)
+            made.call("cudaEventSynchronize", at, waited)
+            at = waited
+        made.step(begin, at + 500, f"step[DECODE bs={kernels}]")
+        at += 1_000
+    found = read(made, tmp_path_factory.mktemp("t"))
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "device-bound", rule
+
+
+@given(large=st.integers(3, 8), small=st.integers(9, 14))
+@settings(max_examples=8, deadline=None)
+def test_batch_sizes_are_read_apart(tmp_path_factory, large, small) -> None:
+    """A batch that fills the device, then one that does not: the verdict is that of most of the steps."""
+    made, at = Synthetic(), 0
+    for step in range(large + small):
+        bs, kernel_ns = (64, 90_000) if step < large else (2, 2_000)
+        end = loop(made, at, 30, 12_000, kernel_ns)
+        made.step(at, end - 1_000, f"step[DECODE bs={bs}]")
+        at = end
+    found = read(made, tmp_path_factory.mktemp("t"))
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "launch-bound", rule
+    assert any(f"{large} decode of 64 steps" in n and n.endswith("device-bound") for n in found.warnings)
+    assert found.reading.mean.steps == list(range(large, large + small))
+
+
+@pytest.mark.parametrize("compile_ms", [20, 900, 30_000])
+def test_a_compile_in_step_0_of_few(tmp_path, compile_ms) -> None:
+    made, at = Synthetic(), 0
+    for step in range(4):
+        end = loop(made, at, 40, 4_000, 60_000, compile_ms * 1_000_000 * (step == 0))
+        made.step(at, end - 1_000, f"ProfilerStep#{step}")
+        at = end
+    found = read(made, tmp_path)
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "device-bound", rule
+    assert any("step 0" in note and "outliers" in note for note in found.warnings)
+
+
+@given(lost=st.integers(1, 3), negative=st.booleans())
+@settings(max_examples=8, deadline=None)
+def test_a_few_kernels_without_a_length_are_counted(tmp_path_factory, lost, negative) -> None:
+    made = eager(steps=10, kernels=20)
+    kernels = [event for event in made.events if event["cat"] == "kernel"]
+    for event in kernels[50 : 50 + 40 * lost : 40]:
+        event["dur"] = -5 if negative else "NaN"
+    found = read(made, tmp_path_factory.mktemp("t"))
+    label, rule = found.reading.label, found.reading.rule
+    assert label == "launch-bound" or "events were dropped" in rule
+    assert any(f"{lost} x event without a usable dur" in note for note in found.warnings)

@@ -224,3 +224,132 @@ def test_names_with_markup_are_text_in_the_report(tmp_path) -> None:
     text = (tmp_path / "out" / "report.html").read_text()
     assert "alert(1)" in text
     assert not any(raw in text for raw in ("<script>alert", "</script><img", "<img src=x", "<b>t"))
+
+
+spans = st.tuples(st.integers(0, 80), st.integers(1, 40), st.integers(0, 1))
+"""Start, length and thread; whatever overlaps in part is no nesting, which the profiler does not write."""
+
+
+def nested(drawn: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+    """Those of some spans that nest with all before them."""
+    kept: list[tuple[int, int, int]] = []
+    for start, length, thread in drawn:
+        end = start + length
+        apart = all(
+            end <= a or start >= b or (a <= start and end <= b) or (start <= a and b <= end)
+            for a, b, t in kept
+            if t == thread
+        )
+        if apart and (start, end, thread) not in kept:
+            kept.append((start, end, thread))
+    return kept
+
+
+@given(
+    ops=st.lists(spans, max_size=8), modules=st.lists(spans, max_size=6), calls=st.lists(spans, max_size=8)
+)
+@settings(max_examples=60)
+def test_sites_are_those_of_the_innermost_span_at_the_call(tmp_path_factory, ops, modules, calls) -> None:
+    """Held against a search through every span; a span holds its start and not its end."""
+    made, ops, modules = Synthetic(), nested(ops), nested(modules)
+    for number, (start, end, thread) in enumerate(ops):
+        made.op(f"mine::op{number}", 1_000 * start, 1_000 * end, tid=thread)
+    for number, (start, end, thread) in enumerate(modules):
+        made.event("python_function", f"nn.Module: M{number}x_0", 1_000 * start, 1_000 * end, tid=thread)
+    made.event("python_function", "serve.py(3): decode", 0, 200_000, tid=1)
+    for number, (start, length, thread) in enumerate(calls):
+        correlation = made.call("cudaLaunchKernel", 1_000 * start, 1_000 * (start + length), tid=thread)
+        made.work(correlation, 1_000 * (start + 1), 1_000 * (start + 2), f"k{number}", stream=number)
+    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
+    threads = dict(zip(trace.events["thread"], trace.events["tid"], strict=True))
+    for row, call in zip(call_sites(trace).to_dict("records"), trace.calls.to_dict("records"), strict=True):
+        at, thread = call["start_ns"] // 1_000, threads[call["thread"]]
+
+        def around(held: list[tuple[int, int, int]], at: int = at, thread: object = thread) -> list[int]:
+            inside = [n for n, (a, b, t) in enumerate(held) if a <= at < b and t == thread]
+            return sorted(inside, key=lambda n: (held[n][0], -held[n][1]))
+
+        op, path = around(ops), around(modules)
+        assert row["op"] == (f"mine::op{op[-1]}" if op else "")
+        frame = "serve.py(3): decode" if thread == 1 else ""
+        assert row["module"] == (".".join(f"M{n}x" for n in path) or frame)
+
+
+@pytest.mark.parametrize(
+    ("frame", "own"),
+    [
+        ("serve.py(3): decode", True),
+        ("/opt/venv/lib/python3.12/site-packages/vllm/worker.py(8): execute", True),
+        ("/opt/venv/lib/python3.12/site-packages/torch/nn/modules/module.py(8): _call_impl", False),
+        ("/usr/lib/python3/dist-packages/torch/_ops.py(8): __call__", False),
+        ("torch/_ops.py(8): __call__", False),
+        ("<built-in method linear of type object at 0x7f>", False),
+        ("<frozen importlib>(3): load", False),
+        ("nn.Module: Linear_0", False),
+    ],
+)
+def test_frames_of_the_program_are_told_from_torchs(tmp_path, frame, own) -> None:
+    made = Synthetic()
+    made.event("python_function", frame, 0, 90_000)
+    made.launch((5_000, 9_000), (10_000, 14_000))
+    module = call_sites(load(made.write(tmp_path / "t.json")))["module"].tolist()
+    assert module == ([frame] if own else ["Linear"] if frame.startswith("nn.") else [""])
+
+
+def chain(modules: list[str], graph: bool, names: list[str], devices: int = 1, steps: int = 3) -> Synthetic:
+    """Steps of one kernel per module and device, in order, launched one by one or replayed."""
+    made, at = Synthetic(), 1_000_000
+    for number in range(steps):
+        begin = at
+        for device in range(devices):
+            if graph:
+                launched = made.call("cudaGraphLaunch", at, at + 4_000)
+                for k, name in enumerate(names):
+                    start = at + 5_000 + 3_000 * k
+                    made.work(launched, start, start + 2_000, name, device=device)
+                at += 5_000 + 3_000 * len(names)
+                continue
+            for module, name in zip(modules, names, strict=True):
+                with_module(made, f"nn.Module: {module}_0", at, at + 10_000)
+                made.launch((at + 1_000, at + 3_000), (at + 4_000, at + 6_000), name=name, device=device)
+                at += 11_000
+        made.step(begin, at, f"ProfilerStep#{number}")
+        at += 1_000
+    return made
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+@given(order=st.permutations(["A", "B", "C", "D", "E"]), split=st.integers(1, 5))
+@settings(max_examples=15)
+def test_names_go_by_order_within_a_name_and_device(tmp_path_factory, devices, order, split) -> None:
+    """Five modules launch one kernel or another: the n-th of a name there is the n-th here."""
+    folder = tmp_path_factory.mktemp("t")
+    names = ["gemm"] * split + ["norm"] * (5 - split)
+    eager_trace = explain(chain(order, False, names, devices).write(folder / "eager.json"))
+    path = chain(order, True, names, devices).write(folder / "graph.json")
+    (found,) = explain_ranks(path, names_from=eager_trace)
+    assert found.sites.share == 1
+    work = found.trace.device_events.join(found.sites.work)
+    for _, rows in work.groupby(["call", "device"], observed=True):
+        assert rows["module"].tolist() == list(order)
+
+
+def test_a_name_is_settled_only_where_op_and_module_are(tmp_path) -> None:
+    """Two kernels of a name there and three here: of one place they are named, of two not."""
+    one_place = explain(chain(["A", "A", "C"], False, ["gemm", "gemm", "norm"]).write(tmp_path / "a.json"))
+    two_places = explain(chain(["A", "B", "C"], False, ["gemm", "gemm", "norm"]).write(tmp_path / "b.json"))
+    path = chain([], True, ["gemm", "gemm", "gemm", "norm"]).write(tmp_path / "graph.json")
+    for eager_trace, module, share in ((one_place, "A", 1.0), (two_places, "", 0.25)):
+        (found,) = explain_ranks(path, names_from=eager_trace)
+        assert found.sites.share == share
+        work = found.trace.device_events.join(found.sites.work)
+        assert set(work.loc[work["name"] == "gemm", "module"]) == {module}
+        assert set(work.loc[work["name"] == "norm", "module"]) == {"C"}
+
+
+def test_what_a_graph_replays_has_no_site_of_its_own(tmp_path) -> None:
+    made = chain([], True, ["gemm"])
+    made.op("mine::replay", 999_000, 1_020_000)
+    found = explain(made.write(tmp_path / "t.json"))
+    assert set(found.sites.work["op"]) == {""}
+    assert found.sites.calls["op"].tolist()[0] == "mine::replay"

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from profiling.analysis.attribution import HOST
 from profiling.analysis.explain import Explanation
 
 SAME_WORK_SHARE = 0.02
@@ -40,8 +39,8 @@ class Changed:
 
 @dataclass(frozen=True)
 class Comparison:
-    """`rows`: quantity -> (this trace, the other), means per judged step; `kernels`: name -> per-step count
-    and mean time in both; `finding`: what the difference is, in one sentence.
+    """`rows`: quantity -> (this trace, the other), means per step that was read; `kernels`: name -> per-step
+    count and mean time in both; `finding`: what the difference is, in one sentence.
     """
 
     rows: dict[str, tuple[float | None, float | None]]
@@ -70,25 +69,20 @@ def compare(this: Explanation, other: Explanation) -> Comparison:
 
 
 def _per_step(explanation: Explanation) -> dict[str, float | None]:
-    of = explanation.device or HOST
-    attribution = explanation.attribution
-    judged = attribution.judged(of)
-    counts = attribution.counts
-    counts = counts[counts["step"].isin(judged)]
-    spans = attribution.intervals
-    spans = spans[(spans["device"] == of) & spans["step"].isin(judged)]
-    lengths = spans["end_ns"] - spans["start_ns"]
-    out: dict[str, float | None] = {"steps": float(len(judged)), "step_us": float(lengths.mean()) / 1000}
-    out |= {f"{part}_us": value for part, value in attribution.mean_us(of).items()}
+    mean = explanation.reading.mean
+    counts = explanation.attribution.counts
+    counts = counts[counts["step"].isin(mean.steps)]
+    out: dict[str, float | None] = {"steps": float(len(mean.steps)), "step_us": mean.length_us}
+    out |= {f"{part}_us": us for part, us in mean.parts_us.items()}
     means = counts.drop(columns="step").mean()
     return out | dict(zip(means.index.astype(str), means.tolist(), strict=True))
 
 
 def _kernels(explanation: Explanation) -> dict[str, Kernel]:
-    """Per kernel name: `per_step` (count) and `mean_us`, over the judged steps of the main device."""
+    """Per kernel name: `per_step` (count) and `mean_us`, over the steps of the main device that were read."""
     if explanation.device is None:
         return {}
-    judged = explanation.attribution.judged(explanation.device)
+    judged = explanation.reading.mean.steps
     work = explanation.trace.device_events
     work = work[(work["device"] == explanation.device) & (work["kind"] == "kernel")]
     kernels = work[np.isin(explanation.attribution.owner.loc[work.index], judged)]

@@ -91,8 +91,8 @@ def _explain(
 ) -> Explanation:
     found = steps(trace, pattern)
     attribution, reading = explained(trace, found)
-    predictable = reading.label not in UNPREDICTABLE
-    prediction = replay(trace, found, attribution, costs) if predictable else None
+    predictable = reading.label not in UNPREDICTABLE and not reading.problems
+    prediction = replay(trace, found, attribution, costs, reading.mean) if predictable else None
     warnings = [f"{len(names)} ranks are in the file, each read apart: {', '.join(names)}"] if rank else []
     warnings += [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
     places = sites(trace, attribution, eager)
@@ -116,7 +116,7 @@ def _about_the_file(trace: Trace) -> list[str]:
 
 def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
     """One entry of `files` in `--json`. Times in us; `rows`: length of the lists in `top`."""
-    numbers = file_numbers(found.trace)
+    numbers, mean = file_numbers(found.trace), found.reading.mean
     ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
     for device, work in by_device(found.trace.device_events).items():
         split = busy_split_ns(work)
@@ -126,6 +126,9 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
         "reading": found.reading.label,
         "headline": _headline(found),
         "rule": found.reading.rule,
+        "step_us": mean.length_us if mean.steps else None,
+        "step_parts_us": mean.parts_us,
+        "steps_read": mean.steps,
         **ordered,
         "step_source": found.steps.source,
         "steps": _steps(found),
@@ -134,7 +137,9 @@ def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
         "shares": found.reading.shares,
         **numbers,
         "named_share": found.sites.share,
-        "top": top.lists(found.trace, found.steps, found.attribution, found.device, rows, found.sites),
+        "top": top.lists(
+            found.trace, found.steps, found.attribution, found.device, rows, found.sites, mean.steps
+        ),
     }
 
 

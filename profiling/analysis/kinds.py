@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, field
 
 import pandas as pd
 
@@ -15,6 +16,27 @@ _BATCH = re.compile(r"bs=(\d+)")
 ODD_FACTOR = 2
 """A step this many times as long as the usual one, or as short, is read apart."""
 MIN_OF_BATCH = 3
+
+
+@dataclass(frozen=True)
+class MeanStep:
+    """What the steps that are read together take on the mean: the one length of a step that is ever named.
+
+    `steps`: their numbers; `parts_us`: us of each part, which sum to the length.
+    """
+
+    steps: list[int] = field(default_factory=list)
+    parts_us: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, parts_ns: pd.DataFrame) -> MeanStep:
+        """`parts_ns`: a row per step, by its number, with a column per part."""
+        means = (parts_ns.mean() / 1000).fillna(0.0)
+        return cls(parts_ns.index.tolist(), dict(zip(map(str, means.index), means.tolist(), strict=True)))
+
+    @property
+    def length_us(self) -> float:
+        return sum(self.parts_us.values())
 
 
 def phase(name: str) -> str:

@@ -10,10 +10,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
 
+import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution
 from profiling.analysis.attribution.device import owners_of
+from profiling.analysis.kinds import MeanStep
 from profiling.trace import Steps, Trace
 from profiling.trace.devices import covered_ns, union_ns
 
@@ -39,7 +41,7 @@ class Costs:
 
 @dataclass(frozen=True)
 class Prediction:
-    """`step_us`: lower median of the traced steps. `replay_us`: (low, mid, high), None where nothing can be
+    """`step_us`: what the step takes as traced. `replay_us`: (low, mid, high), None where nothing can be
     predicted. `left`: for a trace that replays graphs already, what is beside them, per step in us.
     """
 
@@ -58,23 +60,28 @@ class Prediction:
 
 
 def replay(
-    trace: Trace, steps: Steps, attribution: Attribution, costs: Costs | None = None
+    trace: Trace,
+    steps: Steps,
+    attribution: Attribution,
+    costs: Costs | None = None,
+    mean: MeanStep | None = None,
 ) -> Prediction | None:
     """Cost of the step as one replay, for the device with the most work or, without one, for the host's op
-    tape.
+    tape. `mean`: the steps that were read and their length; without it all that can be judged, and their
+    lower median.
 
     None where no step can be judged, or the host's thread shows no ops.
     """
     costs = costs or Costs()
     of = trace.main_device
+    judged = mean.steps if mean else attribution.judged(of or HOST)
+    step_us = mean.length_us if mean else _usual_interval_us(attribution, of or HOST)
     if of is None:
-        return _tape(trace, steps, attribution, costs)
-    judged = attribution.judged(of)
+        return _tape(trace, steps, attribution, costs, judged, step_us)
     busy = attribution.parts
     busy = busy[(busy["device"] == of) & (busy["part"] == "busy") & busy["step"].isin(judged)]
     if busy.empty or not busy["ns"].any():
         return None
-    step_us = _usual_interval_us(attribution, of)
     work = trace.device_events[trace.device_events["device"] == of]
     own = work[attribution.owner.loc[work.index].isin(judged)]
     if own.empty:
@@ -88,7 +95,7 @@ def replay(
     )
     assumptions = [
         "every kernel takes as long in the graph as here, and none is added or fused",
-        f"busy {spread[1]:.1f} us of the step stays; {nodes:.0f} device nodes",
+        f"the step's busy time stays; {nodes:.0f} device nodes",
         *_stated(costs, ("lead_in_us", "node_gap_us", "sync_us")),
     ]
     return Prediction("step as one graph replay", step_us, (low, mid, high), assumptions)
@@ -137,24 +144,25 @@ def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | in
     }
 
 
-def _tape(trace: Trace, steps: Steps, attribution: Attribution, costs: Costs) -> Prediction | None:
-    compute = attribution.parts[attribution.parts["part"] == "compute"]["us"]
-    ops = trace.host_ops
-    if not len(steps):
+def _tape(
+    trace: Trace, steps: Steps, attribution: Attribution, costs: Costs, judged: list[int], step_us: float
+) -> Prediction | None:
+    if not judged:
         return None
+    parts = attribution.parts
+    compute = parts.loc[(parts["part"] == "compute") & parts["step"].isin(judged), "us"]
+    ops = trace.host_ops
     step = owners_of(ops["start_ns"].to_numpy(), steps)
     on_thread = steps.table["thread"].to_numpy()[step] == ops["thread"].to_numpy()
-    n_recorded = int(((step >= 0) & on_thread & ops["recorded"].to_numpy()).sum())
+    n_recorded = int((np.isin(step, judged) & on_thread & ops["recorded"].to_numpy()).sum())
     if not n_recorded:
         return None
-    n_ops = n_recorded / len(steps)
+    n_ops = n_recorded / len(judged)
     spread = _spread(compute)
     low, mid, high = (spread[i] + n_ops * costs.tape_op_us[i] for i in range(3))
     assumptions = [
         "every compute op takes as long on the tape as in this trace, the profiler's own cost included",
-        f"own time of compute ops {spread[1]:.1f} us stays; {n_ops:.0f} ops are on the tape",
+        f"own time of compute ops stays; {n_ops:.0f} ops are on the tape",
         *_stated(costs, ("tape_op_us",)),
     ]
-    return Prediction(
-        "step as one tape replay", _usual_interval_us(attribution, HOST), (low, mid, high), assumptions
-    )
+    return Prediction("step as one tape replay", step_us, (low, mid, high), assumptions)

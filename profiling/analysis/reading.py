@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
-from profiling.analysis.attribution.causes import CAUSES, causes
+from profiling.analysis.attribution.causes import CAUSES, PARTS, causes
 from profiling.analysis.attribution.device import busy_split_ns
 from profiling.analysis.host import DOMINANT_SHARE, TO_KNOW_SHARE, UNKNOWN_SHARE, at_stake, read_host
-from profiling.analysis.kinds import kinds, odd
+from profiling.analysis.kinds import MeanStep, kinds, odd
 from profiling.trace import Steps, Trace
 
 MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
@@ -41,7 +41,8 @@ NO_VERDICT = ("cannot tell", "too small to judge", "no device events")
 @dataclass(frozen=True)
 class Reading:
     """`label`: what sets the step; `rule`: the rule that decided, with its numbers; `shares`: of the
-    device's time; `headline`: the microseconds behind the label; `notes`: steps that were read apart.
+    device's time in the `mean` step; `headline`: the microseconds behind the label; `notes`: steps that were
+    read apart.
     """
 
     label: str
@@ -51,6 +52,7 @@ class Reading:
     problems: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     headline: str = ""
+    mean: MeanStep = field(default_factory=MeanStep)
 
 
 def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
@@ -71,7 +73,7 @@ def explained(trace: Trace, steps: Steps) -> tuple[Attribution, Reading]:
         return attribution, reading
     apart = (clocks.nearest_ns - clocks.low_ns) / 1000
     rule = f"with the device's clock {apart:.1f} us earlier it reads {other.label}, not {reading.label}"
-    return attribution, replace(reading, label="cannot tell", rule=rule)
+    return attribution, replace(reading, label="cannot tell", rule=rule, headline="")
 
 
 def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
@@ -87,15 +89,17 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
     table = causes(trace, attribution, of)
     parted = kinds(steps.table["name"].astype(str)).loc[table.index]
     usual, notes = _usual(table, parted)
-    shares = _shares(usual)
+    mean, shares = MeanStep.of(usual[list(PARTS)]), _shares(usual)
+    unread = Reading("cannot tell", "", of, shares, problems, notes, mean=mean)
     if problems:
-        return Reading("cannot tell", f"the trace is unreliable: {problems[0]}", of, shares, problems, notes)
+        return replace(unread, rule=f"the trace is unreliable: {problems[0]}")
     events = int((trace.device_events["device"] == of).sum())
     if events < MIN_EVENTS and len(table) < MIN_STEPS and table["busy"].sum() < MIN_BUSY_NS:
-        return Reading("too small to judge", f"{events} device events, fewer than {MIN_EVENTS}", of, shares)
+        few = f"{events} device events, fewer than {MIN_EVENTS}"
+        return replace(unread, label="too small to judge", rule=few)
     label, rule = _decide(shares, _busy(usual))
     rule += _busy_with(trace, of) + _replays(trace) * (label == "mixed")
-    return Reading(label, rule, of, shares, problems, notes, _headline(label, shares, usual))
+    return replace(unread, label=label, rule=rule, headline=_headline(label, shares, mean.length_us))
 
 
 def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, list[str]]:
@@ -108,13 +112,13 @@ def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, l
     for kind in counts.index.drop(most):
         apart = table[parted == kind]
         label, _ = _decide(_shares(apart), _busy(apart))
-        steps = f"{len(apart)} {kind or 'unnamed'} steps of {_length(apart).median() / 1000:.0f} us"
+        steps = f"{len(apart)} {kind or 'unnamed'} steps of {_length(apart).mean() / 1000:.0f} us"
         notes.append(f"{steps} are read apart from {most or 'the others'}: {label}")
     rows = table[parted == most]
     outliers = odd(_length(rows))
     if outliers.any():
         listed = [f"{step} ({ns / 1000:.0f} us)" for step, ns in _length(rows[outliers]).head(4).items()]
-        usual_us = _length(rows[~outliers]).median() / 1000
+        usual_us = _length(rows[~outliers]).mean() / 1000
         notes.append(
             f"{outliers.sum()} of {len(rows)} steps are outliers and left out of the reading: "
             f"step {', '.join(listed)}; the others take {usual_us:.0f} us"
@@ -124,14 +128,14 @@ def _usual(table: pd.DataFrame, parted: pd.Series[str]) -> tuple[pd.DataFrame, l
 
 def _length(table: pd.DataFrame) -> pd.Series[int]:
     """Without what the profiler took, which no step takes that is not profiled."""
-    return table[list(CAUSES)].drop(columns="profiler").sum(axis=1)
+    return table[list(PARTS)].sum(axis=1)
 
 
 def _shares(table: pd.DataFrame) -> dict[str, float]:
-    """Of the device's time in some steps; {} where there is none."""
-    sums = table[list(CAUSES)].drop(columns="profiler").sum()
+    """Per cause its share of the device's time in some steps; {} where there is none."""
+    sums = table[list(PARTS)].sum().groupby(PARTS).sum()
     total = float(sums.sum())
-    return {str(cause): float(ns) / total for cause, ns in sums.items()} if total else {}
+    return {cause: float(sums[cause]) / total for cause in CAUSES} if total else {}
 
 
 def _busy(table: pd.DataFrame) -> float:
@@ -146,12 +150,11 @@ def unknown_rows(trace: Trace) -> str:
 
 def _without_device(trace: Trace, steps: Steps, attribution: Attribution, problems: list[str]) -> Reading:
     """Where launches show that there was a device, nothing is read; else the host."""
+    host = read_host(trace, steps, attribution)
     if problems:
-        return Reading(
-            "no device events", f"the trace has no device events; {problems[0]}", HOST, {}, problems
-        )
-    found = read_host(trace, steps, attribution)
-    return Reading(found.label, found.rule, HOST, found.shares, headline=found.headline)
+        rule = f"the trace has no device events; {problems[0]}"
+        return Reading("no device events", rule, HOST, {}, problems, mean=host.mean)
+    return Reading(host.label, host.rule, HOST, host.shares, headline=host.headline, mean=host.mean)
 
 
 def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
@@ -174,12 +177,15 @@ def _decide(shares: dict[str, float], busy: float) -> tuple[str, str]:
     return "mixed", f"no part reaches its threshold ({listed})"
 
 
-def _headline(label: str, shares: dict[str, float], usual: pd.DataFrame) -> str:
+def _headline(label: str, shares: dict[str, float], step_us: float) -> str:
     cause = next((cause for cause, named in LABELS.items() if named == label), None)
     if cause is None and label != "mixed":
         return ""
-    step_us = float(_length(usual).median()) / 1000
-    return at_stake(AT_STAKE[cause] if cause else "", cause, shares, step_us)
+    if cause:
+        return at_stake(AT_STAKE[cause], shares[cause], step_us)
+    waits = {what: share for what, share in shares.items() if share >= TO_KNOW_SHARE and what != "device"}
+    listed = ", ".join(f"{what} {share * step_us:.0f} us" for what, share in waits.items())
+    return f"{at_stake('the device waits for', 1 - shares['device'], step_us)} ({listed})"
 
 
 def _busy_with(trace: Trace, of: str) -> str:

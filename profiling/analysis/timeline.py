@@ -35,10 +35,20 @@ def timeline(run: RunFolder[Measurement], drawn: Mapping[str, Steps | None] | No
     return _on_one_axis([step for step in each if step is not None])
 
 
-def median_step(trace: Trace, found: Marks, attribution: Attribution, name: str = "") -> Steps | None:
-    """The median judged step of one trace, under its own name or the one given; None without steps."""
+def median_step(
+    trace: Trace,
+    marks: Marks,
+    attribution: Attribution,
+    name: str = "",
+    judged: Sequence[int] | None = None,
+) -> Steps | None:
+    """The (lower) median of the steps `judged` (None: all in which the device worked), under its own name or
+    the one given; None without steps.
+    """
     index = _Index()
-    step = _drawn(name, trace, found, attribution, index)
+    if judged is None:
+        judged = attribution.judged(trace.main_device or HOST)
+    step = _drawn(name, trace, marks, attribution, judged, index) if judged else None
     return Steps(index.kinds, index.names, [step]) if step else None
 
 
@@ -109,24 +119,21 @@ class _Index:
 
 
 def _drawn(
-    name: str, trace: Trace, found: Marks, attribution: Attribution, index: _Index
-) -> DrawnStep | None:
-    """The (lower) median judged step, from the earlier to the later end of host and device."""
+    name: str, trace: Trace, marks: Marks, attribution: Attribution, judged: Sequence[int], index: _Index
+) -> DrawnStep:
+    """The (lower) median of some steps, from the earlier to the later end of host and device."""
     device = trace.main_device
-    of = device or HOST
-    judged = attribution.judged(of)
-    if not judged:
-        return None
-    spans = attribution.intervals[attribution.intervals["device"] == of].set_index("step").loc[judged]
+    spans = attribution.intervals[attribution.intervals["device"] == (device or HOST)]
+    spans = spans.set_index("step").loc[list(judged)]
     by_length = (spans["end_ns"] - spans["start_ns"]).sort_values(kind="stable").index
     step = int(by_length[(len(by_length) - 1) // 2])
-    start, end, thread = found.windows()[step]
+    start, end, thread = marks.windows()[step]
     start = min(start, int(spans.loc[[step], "start_ns"].iloc[0]))
     end = max(end, int(spans.loc[[step], "end_ns"].iloc[0]))
     edges = (start, end)
     host = _host(trace, thread, device is None, edges, index)
     rows = _device_rows(trace, attribution, device, step, edges, index) if device else []
-    return DrawnStep(name or str(found.table["name"].iat[step]), (end - start) / 1000, host, rows)
+    return DrawnStep(name or str(marks.table["name"].iat[step]), (end - start) / 1000, host, rows)
 
 
 def _inside(rows: pd.DataFrame, start: int, end: int) -> pd.DataFrame:

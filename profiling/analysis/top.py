@@ -41,16 +41,21 @@ _EQUAL = ["where", "waited_for", "after", "before"]
 
 
 def lists(
-    trace: Trace, steps: Steps, attribution: Attribution, device: str | None, rows: int, sites: Sites
+    trace: Trace,
+    steps: Steps,
+    attribution: Attribution,
+    device: str | None,
+    rows: int,
+    sites: Sites,
+    judged: list[int],
 ) -> dict[str, list[Row]]:
     """The lists of `--json`, `rows` entries each; times in us. Kernels and host ops over the whole trace, the
-    others over the judged steps: `outside_graphs` is what no graph took where the steps replay some,
+    others over the steps `judged`: `outside_graphs` is what no graph took where the steps replay some,
     `host_waits` where the host waits for the device, which no graph can hold.
     """
     out: dict[str, list[Row]] = {key: [] for key in LISTS} | {"host_ops": host_ops(trace, rows)}
     if device is None:
         return out
-    judged = attribution.judged(device)
     n = max(len(judged), 1)
     work = trace.device_events.join(sites.work)
     work = work[(work["device"] == device) & attribution.owner.isin(judged)]
@@ -59,7 +64,7 @@ def lists(
     waits = waits[np.isin(owners_of(waits["start_ns"].to_numpy(), steps), judged)]
     return out | {
         "kernels": kernels(trace, device, rows),
-        "gaps": gaps(trace, attribution, device, rows),
+        "gaps": gaps(trace, attribution, device, rows, judged),
         "families": families(work, n, rows),
         "outside_graphs": places(work[~graph], n, rows) if graph.any() else [],
         "host_waits": places(waits, n, rows),
@@ -129,8 +134,8 @@ def _lasted(rows: pd.DataFrame) -> pd.Series[int]:
     return rows["end_ns"] - rows["start_ns"]
 
 
-def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list[Row]:
-    """Waits of a device in the judged steps, equal ones together, by what they sum to: `count`, `total_us`,
+def gaps(trace: Trace, attribution: Attribution, device: str, rows: int, judged: list[int]) -> list[Row]:
+    """Waits of a device in the steps `judged`, equal ones together, by what they sum to: `count`, `total_us`,
     and of the longest one `step`, `where`, `start_us`, `length_us`, `waited_for` (the largest part), `after`
     and `before` (the device events around it), and what the host did: `call`, `op`, `frame`, None where
     nothing covers it.
@@ -138,7 +143,7 @@ def gaps(trace: Trace, attribution: Attribution, device: str, rows: int) -> list
     Equal are waits between events of the same names, that waited for the same.
     """
     waits = attribution.waits
-    waits = waits[(waits["device"] == device) & waits["step"].isin(attribution.judged(device))]
+    waits = waits[(waits["device"] == device) & waits["step"].isin(judged)]
     waits = waits.assign(length=waits["end_ns"] - waits["start_ns"], **_around(trace, waits, device))
     longest = waits.sort_values("length", ascending=False, kind="stable")
     equal = longest.groupby(_EQUAL, sort=False)["length"]

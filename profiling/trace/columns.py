@@ -168,7 +168,7 @@ class Builder:
         self.open_spans: dict[tuple[str, str], list[Event]] = {}
         self.processes: dict[str, str] = {}
         self.unread: dict[str, tuple[int, int]] = {}
-        """Per process its events in no known category, and those of them with arguments of device work."""
+        """Per process its events in no known category, and those with a device's category or arguments."""
 
     def add(self, events: list[Event]) -> None:
         self.total += len(events)
@@ -208,12 +208,12 @@ class Builder:
         for event in events:
             pid = str(event.pid)
             rows, of_device = self.unread.get(pid, (0, 0))
-            on_device = DEVICE_ARGUMENTS.search(bytes(event.args)) is not None
-            self.unread[pid] = rows + 1, of_device + on_device
+            on_device = DEVICE_ARGUMENTS.search(bytes(event.args)) or DEVICE_PROCESS.search(str(event.cat))
+            self.unread[pid] = rows + 1, of_device + bool(on_device)
 
     def unknown_devices(self) -> dict[str, int]:
         """Device -> events that look like its work and are not read: all of a process named like a device,
-        else those with a device's arguments.
+        else those with a device's category or arguments.
         """
         out: dict[str, int] = {}
         for pid, (rows, of_device) in self.unread.items():

@@ -26,12 +26,27 @@ def show(console: Console, page: Page, *files: str) -> None:
     Into a pipe the answer's sentences are one line each, however long: they are what `tail -1` and grep read.
     """
     answer, *others = page.sections
-    for section in others:
+    _show_all(console, others, files)
+    _show_answer(console, answer.blocks)
+
+
+def show_from_the_top(console: Console, page: Page, *files: str) -> None:
+    """Print a page as its report stands: title, answer, what is behind it, and where the `files` are."""
+    answer, *others = page.sections
+    _show_answer(console, [Sentence(f"**{page.title}**"), *answer.blocks])
+    _show_all(console, others, files)
+
+
+def _show_all(console: Console, sections: Sequence[Section], files: Sequence[str]) -> None:
+    for section in sections:
         if not section.detail and not section.folded:
             show_section(console, section)
     for file in files:
         _print(console, Code(file))
-    for block in answer.blocks:
+
+
+def _show_answer(console: Console, blocks: Sequence[Block]) -> None:
+    for block in blocks:
         if isinstance(block, Sentence) and not console.is_terminal:
             console.print(_text(block.text), soft_wrap=True)
         else:

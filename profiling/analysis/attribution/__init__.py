@@ -48,14 +48,6 @@ class Attribution:
         rows = self.parts[(self.parts["step"] == step) & (self.parts["device"] == of)]
         return dict(zip(rows["part"], rows["us"], strict=True))
 
-    def mean_us(self, of: str) -> dict[str, float]:
-        """Parts on one device, mean over the steps in which it worked (all steps where it never did), in
-        us.
-        """
-        rows = self.parts[(self.parts["device"] == of) & self.parts["step"].isin(self.judged(of))]
-        means = rows.groupby("part", sort=False)["us"].mean()
-        return dict(zip(means.index.astype(str), means.tolist(), strict=True))
-
     def judged(self, of: str) -> list[int]:
         """Steps in which a device did something; without a device, all."""
         rows = self.parts[

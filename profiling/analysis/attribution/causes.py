@@ -23,7 +23,18 @@ if TYPE_CHECKING:
     from profiling.analysis.attribution import Attribution
 
 Int = npt.NDArray[np.int64]
-CAUSES = ("device", "launch", "sync", "host", "late", "profiler", "unknown")
+PARTS = {
+    "busy": "device",
+    "starting": "device",
+    "not_issued": "launch",
+    "in_call": "launch",
+    "sync": "sync",
+    "host": "host",
+    "late": "late",
+    "unknown": "unknown",
+}
+"""Part of a step's time -> its cause; what the profiler took is none of them."""
+CAUSES = tuple(dict.fromkeys(PARTS.values()))
 LATENCY_NS = 10_000
 """From a launch call's end to the start of its work: on an idle device it takes no longer."""
 PAUSE_NS, GRAPH_PAUSE_NS, PAUSE_FACTOR = 1_000_000, 100_000, 10
@@ -33,7 +44,7 @@ takes less.
 
 
 def causes(trace: Trace, attribution: Attribution, of: str) -> pd.DataFrame:
-    """Per judged step of a device ns of each of `CAUSES`, and `busy`; rows by step.
+    """Per judged step of a device ns of each of `PARTS`, and `profiler`; rows by step.
 
     A step's time runs to the beginning of the next one's. Left out of it: a wait at its start in which issued
     work did not start, since what held the device then is an earlier step's, or is not in the file.
@@ -48,11 +59,11 @@ def causes(trace: Trace, attribution: Attribution, of: str) -> pd.DataFrame:
     out = divided.groupby(waits["step"]).sum().reindex(judged, fill_value=0)
     lasted = (waits["end_ns"] - waits["start_ns"]).groupby(waits["step"]).sum()
     busy = length.loc[judged] - lasted.reindex(judged, fill_value=0)
-    return out.assign(device=out["device"] + busy, busy=busy)
+    return out.assign(busy=busy)[[*PARTS, "profiler"]]
 
 
 def _divide(waits: pd.DataFrame, trace: Trace) -> pd.DataFrame:
-    """Per wait ns of each of `CAUSES`."""
+    """Per wait ns of each of `PARTS` but `busy`, and `profiler`."""
     start, before, during, after, unknown = (
         waits[key].to_numpy() for key in ("start_ns", "before_call", "during_call", "after_call", "unknown")
     )
@@ -76,16 +87,17 @@ def _divide(waits: pd.DataFrame, trace: Trace) -> pd.DataFrame:
     at_start = (waits["where"] == "lead_in").to_numpy()
     return pd.DataFrame(
         {
-            "device": np.where(at_start, 0, early),
-            "launch": own_before + own_during - sync - host,
+            "starting": np.where(at_start, 0, early),
+            "not_issued": np.where(pause | ran_dry, 0, own_before),
+            "in_call": np.where(ran_dry & ~pause, 0, own_during),
             "sync": sync,
             "host": host,
             "late": np.where(at_start, 0, after - early),
-            "profiler": profiler + profiler_in_call,
             "unknown": unknown,
+            "profiler": profiler + profiler_in_call,
         },
         index=waits.index,
-    )[list(CAUSES)]
+    )
 
 
 def _is_pause(

@@ -88,12 +88,13 @@ def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
     """Replays of one graph that show fewer device events than its others."""
     replays = _replays(trace, steps)
     short = []
-    for _, sizes in replays.groupby("graph")["works"]:
+    for _, rows in replays.groupby("graph"):
+        sizes = rows["works"]
         usual = sizes.mode().max()
         times = sizes.value_counts()
-        # The same smaller size again and again is another graph at this place.
+        # The same smaller size again and again is another graph here, as are the same nodes anywhere.
         another = times.index[times >= REPEATED]
-        fewer = sizes[(sizes < 0.9 * usual) & ~sizes.isin(another)]
+        fewer = sizes[(sizes < 0.9 * usual) & ~sizes.isin(another) & (rows["alike"] < REPEATED)]
         repeat = max(times[usual], times[another].sum())
         if len(sizes) >= REPEATED and 2 * repeat >= len(sizes) and len(fewer):
             short.append((fewer, int(usual), int(times[usual])))
@@ -106,8 +107,8 @@ def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
 
 
 def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
-    """Per graph launch `works` and `graph`: the id of what it replays, or where the trace has none its place
-    in the step.
+    """Per graph launch `works`, `graph` (the id of what it replays, or where the trace has none its place in
+    the step), and `alike`: how many launches show the same nodes in the same order.
     """
     work = trace.device_events
     calls = trace.calls[trace.calls["kind"] == "graph"]
@@ -116,12 +117,16 @@ def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
     step = pd.Series(device.owners_of(calls["start_ns"].to_numpy(), steps), calls.index)
     place = calls.groupby(step).cumcount()
     named = [f"graph {int(g)}" if g >= 0 else f"place {p}" for g, p in zip(graph, place, strict=True)]
-    return pd.DataFrame({"works": calls["works"], "graph": named})
+    nodes = work[work["call_kind"] == "graph"]
+    each = nodes["name"].cat.codes.to_numpy(np.int64) << 32 | nodes.groupby("call").cumcount().to_numpy()
+    together = pd.Series(pd.util.hash_array(each), nodes.index).groupby(nodes["call"]).sum()
+    alike = together.map(together.value_counts()).reindex(calls.index, fill_value=0)
+    return pd.DataFrame({"works": calls["works"], "graph": named, "alike": alike})
 
 
 def _steps_with_fewer_kernels(trace: Trace, steps: Steps, attribution: Attribution) -> str | None:
-    """Fewer kernels for as many launches, or fewer of both in the first steps, where profilers drop
-    events.
+    """Fewer kernels for as many launches, or fewer kernels and single launches in the first steps, where
+    profilers drop events.
     """
     counts = attribution.counts
     mended = device.owners_of(trace.impossible["call_start_ns"].to_numpy(), steps)
@@ -139,7 +144,8 @@ def _steps_with_fewer_kernels(trace: Trace, steps: Steps, attribution: Attributi
         fewer["graph_launches"] == typical["graph_launches"]
     )
     at_head = fewer["step"].to_numpy() == counts["step"].to_numpy()[: len(fewer)]
-    bad = fewer[same_calls | at_head]
+    single = fewer["launches"] < typical["launches"]  # whole replays are not dropped: there were fewer
+    bad = fewer[same_calls | (at_head & single)]
     if bad.empty:
         return None
     listed = ", ".join(str(n) for n in bad["kernels"].head(4))

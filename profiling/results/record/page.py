@@ -84,7 +84,9 @@ class Section(Part, frozen=True):
 
 
 class Page(Part, frozen=True):
-    """The first section is the answer: a report begins with it, a console ends with it."""
+    """The first section is the answer: a report begins with it, a console ends with it
+    unless the title says it already.
+    """
 
     title: str
     sections: Sequence[Section]
