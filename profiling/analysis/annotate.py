@@ -13,9 +13,10 @@ from typing import Any
 import orjson
 
 from profiling.analysis.attribution import HOST, Attribution, attribute
-from profiling.trace import Steps, Trace, load, steps
+from profiling.trace import Steps, Trace, load, nsys, steps
 from profiling.trace.devices import SPLIT
 from profiling.trace.source import open_source
+from variants.errors import UserError
 
 CATEGORY = "decode_floor"
 PROCESS = "decode-floor"
@@ -42,6 +43,8 @@ Slice = tuple[int, int, str, Details]
 
 def annotated(path: Path) -> bytes:
     """The text of the trace at `path` with the rows in it; UserError where nothing can be read."""
+    if nsys.is_database(path):
+        raise UserError(f"{path}: the viewer shows JSON; open what nsys made in Nsight Systems")
     trace = load(path)
     source = open_source(path)
     pids = {str(pid) for pid in trace.events["pid"].cat.categories}

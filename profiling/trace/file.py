@@ -133,24 +133,23 @@ def _once(frame: pd.DataFrame, source: Source) -> pd.DataFrame:
 
 
 def load(path: str | Path, progress: Callable[[float], None] | None = None) -> Trace:
-    """Read a Kineto or Chrome trace, plain or gzip, of any age and vendor, or an SQLite export of Nsight
-    Systems.
+    """A Kineto or Chrome trace, plain or gzip, of any age and vendor, or an SQLite export of Nsight Systems.
 
     `progress` is called with the share of the file that has been read. A file that is damaged is read as
     far as it goes, with counts in `skipped` and a line in `warnings`; UserError where nothing can be read.
     """
     path = Path(path)
-    if nsys.is_export(path):
-        source, found = nsys.read(path)
+    if nsys.is_database(path):
+        source, lists = nsys.read(path)
     else:
         source = open_source(path, progress)
-        found = pieces(source, parse_events)
+        lists = pieces(source, parse_events)
     builder = Builder(source)
     # Parsed events hold no cycles; without this the collector walks millions of them again and again.
     collecting = gc.isenabled()
     gc.disable()
     try:
-        for events in found:
+        for events in lists:
             builder.add(events)
         frame = builder.frame()
     finally:

@@ -42,10 +42,6 @@ _BY_START = {
     b"7z\xbc\xaf\x27\x1c": Format("a 7-Zip archive", "7z x -so {} > trace.json"),
     b"version https://git-lfs": Format("a pointer of Git LFS, not the file", "git lfs pull --include {}"),
     b"\x80": Format("a Python pickle, such as a memory snapshot", "profiler.export_chrome_trace(OUT)"),
-    b"SQLite format 3\0": Format(
-        "an SQLite database: damaged, of rocpd, or an export of nsys without CUDA calls",
-        "nsys export --type sqlite --output trace.sqlite REPORT.nsys-rep",
-    ),
     b"<": Format("a web page, not the trace it may link to", "curl -L -o trace.json.gz ADDRESS"),
 }
 _BY_NAME = {

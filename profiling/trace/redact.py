@@ -43,7 +43,7 @@ def redact(source_path: str | Path, out_path: str | Path, step_names: frozenset[
     source_path, out_path = Path(source_path), Path(out_path)
     if out_path.exists() and out_path.samefile(source_path):
         raise UserError(f"--redact {out_path}: this is the trace itself; give another name")
-    if nsys.is_export(source_path):
+    if nsys.is_database(source_path):
         raise UserError(f"--redact {source_path}: only JSON is redacted, not an SQLite export of nsys")
     source = open_source(source_path)
     events = [_event(e, step_names) for piece in pieces(source) for e in piece if isinstance(e, dict)]
