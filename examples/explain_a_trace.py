@@ -12,7 +12,7 @@ def main(path: str) -> None:
     """Print the reading, what the step is made of, and what a graph would make of it."""
     found = explain(path)
     print(found.reading.label, "-", found.reading.headline)
-    for part, us in found.attribution.mean_us(found.device or "cpu").items():
+    for part, us in found.reading.mean.parts_us.items():
         print(f"  {part}: {us:.0f} us per step")
     if found.prediction and found.prediction.replay_us:
         low, mid, high = found.prediction.replay_us
