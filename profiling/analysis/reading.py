@@ -133,9 +133,11 @@ def _length(table: pd.DataFrame) -> pd.Series[int]:
 
 def _shares(table: pd.DataFrame) -> dict[str, float]:
     """Per cause its share of the device's time in some steps; {} where there is none."""
-    sums = table[list(PARTS)].sum().groupby(PARTS).sum()
-    total = float(sums.sum())
-    return {cause: float(sums[cause]) / total for cause in CAUSES} if total else {}
+    ns = dict.fromkeys(CAUSES, 0.0)
+    for part, cause in PARTS.items():
+        ns[cause] += float(table[part].sum())
+    total = sum(ns.values())
+    return {cause: part / total for cause, part in ns.items()} if total else {}
 
 
 def _busy(table: pd.DataFrame) -> float:
