@@ -16,7 +16,7 @@ import msgspec
 from profiling.analysis import timeline as op_by_op
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import FloorRecord, Measurement, Record
+from profiling.results.record import FloorRecord, Record
 from profiling.results.record.page import Page
 from profiling.results.record.pictures import Steps
 from profiling.results.verdict import verdict
@@ -92,9 +92,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     export.add_flags(parser)
     arguments = parser.parse_args(argv)
     path = arguments.run
-    build(path)
     if arguments.csv or arguments.jsonl:
-        export.write_samples(arguments, RunFolder.load(path, Measurement).record)
+        export.check(arguments)
+        export.write_samples(arguments, RunFolder.load(path, Record).record)
+    build(path)
     sys.stdout.write(f"{path / 'report.md'}\n{path / 'report.html'}\n")
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 
 from profiling.results.folder import write_atomically
-from profiling.results.record import Measurement
+from profiling.results.record import Measurement, Record
 from variants.errors import UserError
 
 Row = Mapping[str, object]
@@ -31,9 +31,13 @@ def check(arguments: argparse.Namespace) -> None:
             raise UserError(f"{path}: there is no folder {path.parent}")
 
 
-def write_samples(arguments: argparse.Namespace, record: Measurement) -> None:
-    """The samples, where they were asked for."""
-    rows = list(samples(record)) if arguments.csv or arguments.jsonl else []
+def write_samples(arguments: argparse.Namespace, record: Record) -> None:
+    """The samples, where they were asked for. Raises UserError for a run that times no single steps."""
+    if not arguments.csv and not arguments.jsonl:
+        return
+    if not isinstance(record, Measurement):
+        raise UserError(f"a run of {record.kind()} has no timed steps to write")
+    rows = list(samples(record))
     if arguments.csv:
         write_csv(arguments.csv, rows)
     if arguments.jsonl:

@@ -280,6 +280,14 @@ def test_samples_are_exported_a_row_per_step(tmp_path: Path) -> None:
     assert [(r["variant"], int(r["round"]), int(r["step"]), float(r["ms"])) for r in rows] == steps
 
 
+def test_a_run_without_steps_has_none_to_export(tmp_path: Path, capsys: Any) -> None:
+    run = ROOT / "reports" / "published" / "2026-11-30-amd-epyc-2-cores-peers"
+    with pytest.raises(SystemExit) as stopped:
+        cli.run(build.main, [str(run), "--csv", str(tmp_path / "steps.csv")])
+    assert stopped.value.code == 2 and not list(tmp_path.iterdir())
+    assert capsys.readouterr().err == "error: a run of peers has no timed steps to write\n"
+
+
 def test_an_export_into_no_folder_is_refused_before_anything_runs(tmp_path: Path, capsys: Any) -> None:
     place = tmp_path / "none" / "steps.csv"
     assert "there is no folder" in refusal(

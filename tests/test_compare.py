@@ -112,6 +112,15 @@ def test_a_slower_machine_is_not_a_slower_step() -> None:
     assert all(shift.ratio and shift.ratio.contains(1.2) for shift in pair.shifts)
 
 
+def test_where_the_two_readings_disagree_both_are_left_open() -> None:
+    """Reads that became slower for another reason prove nothing about a step."""
+    after = made(2, slower=1.3)
+    after.floors[:] = [replaced(read, ms=[3 * ms for ms in read.ms]) for read in after.floors]
+    (shift, *_) = [s for s in RunPair(made(1), after).shifts if s.cell.variant == "sdpa"]
+    assert shift.word == "as the reads" and shift.slower_by
+    assert shift.slower_by.low < 0 and shift.slower_by.contains(0.3)
+
+
 def test_a_faster_step_is_called_so() -> None:
     words = {(s.cell.variant, s.word) for s in RunPair(made(1), made(2, slower=0.8)).shifts}
     assert words == {("cat", "not seen"), ("sdpa", "faster")}

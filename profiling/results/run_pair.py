@@ -32,8 +32,8 @@ class Shift:
     """How far a step moved: medians over rounds, and the later run's typical step over the earlier one's.
 
     `per_read` is that ratio of steps in units of the plain read of their round; None where it was not read.
-    `slower_by`: the share by which the step is slower as far as both carry it, which holds for every cell of
-    the pair at once.
+    `slower_by`: the share by which the step is slower, at least as far as both carry it and at most as far as
+    either leaves open; its ends hold for every cell of the pair at once.
     """
 
     cell: Cell
@@ -115,8 +115,16 @@ class RunPair:
             float(after.median()),
             ratio=independent_ratio(*ms),
             per_read=independent_ratio(*reads),
-            slower_by=Interval(*(min(ends) - 1 for ends in zip(*known, strict=True))) if known else None,
+            slower_by=_slower_by(known),
         )
+
+
+def _slower_by(readings: list[Interval]) -> Interval | None:
+    """Of the ratios in ms and, where known, in plain reads."""
+    if not readings:
+        return None
+    low, high = min(r.low for r in readings), max(r.high for r in readings)
+    return Interval(low - 1, readings[0].mid - 1, high - 1)
 
 
 def _steps(run: Measured) -> dict[Cell, pd.Series]:

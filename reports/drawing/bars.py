@@ -98,7 +98,7 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
         axes.plot([bar.mark, bar.mark], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
     if bar.interval is not None:
         axes.plot(bar.interval, [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
-        return min(cut, max(left, bar.interval[1]))
+        return min(cut, max(left, bar.interval[1], bar.mark or 0.0))
     return max(left, bar.mark or 0.0)
 
 
