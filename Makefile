@@ -21,7 +21,7 @@ define install
 		$(INDEX) --constraint constraints.txt --editable '.$(2)'
 endef
 
-.PHONY: floor test lint report articles calibrate peers gpu-check validate fuzz docs wheel cuda-build test-cuda-build
+.PHONY: floor test lint report articles calibrate peers gpu-check validate fuzz offline docs wheel cuda-build test-cuda-build
 
 $(RUN_ONLY): pyproject.toml constraints.txt
 	$(call install,$(VENV))
@@ -61,6 +61,10 @@ fuzz: $(DEVELOPMENT)
 
 gpu-check: $(DEVELOPMENT)
 	$(BIN)/python -m experiments.gpu_check $(ARGS)
+
+# An archive for a machine with a GPU and no network
+offline: $(DEVELOPMENT)
+	$(BIN)/python install/offline.py $(ARGS)
 
 docs: $(DEVELOPMENT)
 	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict

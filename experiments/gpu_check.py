@@ -9,6 +9,7 @@ the parts said and their run folders. Exit code 1 if a part failed.
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from variants.errors import UserError
 ROOT = Path(__file__).parent.parent
 BUDGET_S = 480
 REHEARSAL_SLOWER = 4  # a CPU that others use may take this many times a part's limit
-EXAMPLES = ("", "--budget 300", "--rehearse")
+EXAMPLES = ("", "--budget 300", "--part 'triton float32,kernels float32'", "--rehearse")
 REPLAY_WITHIN = 0.15  # the goal of the prediction
 RUNGS = ("cudagraph,compile-cudagraph,compile", "triton", "onelaunch,onelaunch-graph")
 SAFE = "not (triton or launch)"  # tests whose kernels are PyTorch's own
@@ -128,7 +129,7 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     return rows
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.gpu_check", __doc__ or "", EXAMPLES)
     parser.add_argument("--rehearse", action="store_true", help="the same parts, small and on the CPU")
     parser.add_argument(
@@ -137,13 +138,22 @@ def main(argv: Sequence[str] | None = None) -> int:
         help=f"seconds for everything (default {BUDGET_S}; rehearsing {BUDGET_S * REHEARSAL_SLOWER})",
     )
     parser.add_argument("--out", type=Path, default=Path("runs"), help="where the folder goes")
-    arguments = parser.parse_args(argv)
+    parser.add_argument(
+        "--part", action="append", metavar="NAME,NAME", help="only these parts (default: all, in their order)"
+    )
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    arguments = parser().parse_args(argv)
     if not arguments.rehearse:
         _require_a_device()
+    out = arguments.out / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-gpu-check"
+    known = {part.name: part for part in parts(arguments.rehearse, out.absolute())}
+    chosen = cli.chosen("part", cli.names(arguments.part), known)
     from reports.printers.console import show
     from reports.write import write
 
-    out = arguments.out / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-gpu-check"
     out.mkdir(parents=True)
     # interpreted kernels are for the rehearsal only; on a device they must compile
     environment = {**os.environ, "TRITON_INTERPRET": "1" if arguments.rehearse else "0"}
@@ -154,7 +164,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not arguments.quiet:
             print(f"{results[-1].name}: {results[-1].status} {results[-1].reason}", file=sys.stderr)
 
-    chosen = parts(arguments.rehearse, out.absolute())
     results = run_all(chosen, out, ROOT, budget_s, environment, after)
     packed, left_out = archive(out)
     beside = f"; too large for it: {', '.join(left_out)}" if left_out else ""

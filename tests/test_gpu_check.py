@@ -191,6 +191,12 @@ def test_without_a_device_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) ->
         gpu_check.main([])
 
 
+def test_an_unknown_part_is_named_with_those_that_are_known(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"unknown part triton; known: floor float32, .*kernels bfloat16"):
+        gpu_check.main(["--rehearse", "--part", "triton", "--out", str(tmp_path)])
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     assert gpu_check.main(["--rehearse", "--out", str(tmp_path), "--quiet"]) == 0
