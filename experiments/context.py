@@ -136,8 +136,9 @@ def speedup(numbers: Measured, context: int) -> float:
 
 def flop_rate(numbers: Measured, name: str, context: int) -> float:
     """Achieved FLOP/s of a step."""
-    flops = work.FLOPS_PER_MAC * numbers.entry(name).prediction[context].macs
-    return float(flops) / step(numbers, name, context) * 1e3
+    macs = numbers.entry(name).prediction[context].macs
+    assert macs is not None  # of our decoder
+    return float(work.FLOPS_PER_MAC * macs) / step(numbers, name, context) * 1e3
 
 
 def _peak(numbers: Measured) -> float:

@@ -24,7 +24,7 @@ from reports import export
 from variants.backends.plugin import installed
 from variants.config import GPTConfig
 from variants.errors import UserError
-from variants.ladder import DEFAULT, ladder, select, with_plugins
+from variants.ladder import DEFAULT, ladder, select, transformers_ladder, with_plugins
 from variants.spec import Variant
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     export.check(arguments)
     resumed = _resume(arguments) if arguments.resume else None
-    variants, wanted = with_plugins(cli.names(arguments.variant), ladder(arguments.precision))
+    every = ladder(arguments.precision) | transformers_ladder(arguments.precision)
+    variants, wanted = with_plugins(cli.names(arguments.variant), every)
     chosen, added = select(wanted, variants)
     from experiments.shared.setup import device_for, silence_libraries
     from profiling.results.summary import summary
@@ -120,17 +121,17 @@ def _runner(
     arguments: argparse.Namespace, chosen: list[Variant], device: Any, resumed: RunFolder[FloorRecord] | None
 ) -> Runner[FloorRecord]:
     """A runner over a new run folder, which is only made once nothing can be refused any more."""
-    from experiments.shared.setup import model_for
+    from experiments.shared.setup import models_for
     from profiling.measure.runner import Runner
     from profiling.results.folder import RunFolder
 
-    model = model_for(arguments, device)
+    model, *beside = models_for(arguments, device, chosen)
     stored = resumed.record.workload if resumed else None
     workload = stored or _workload(arguments, model.config)
     if arguments.quick and not arguments.variant:  # what compiles for minutes does not fit into a minute
         chosen = [variant for variant in chosen if not variant.executor.compiles]
     run = resumed or RunFolder.create(arguments.out, FloorRecord, device.type)
-    return Runner(run, workload, model, chosen)
+    return Runner(run, workload, model, chosen, *beside)
 
 
 def _note_choice(
@@ -147,6 +148,9 @@ def _note_choice(
     limit, built = limit_of(arguments.model), runner.model.config.n_ctx
     if limit and limit > built:
         runner.run.warn(f"built for the first {built:,} of the model's {limit:,} positions")
+    for model in runner.models:
+        for note in model.notes(runner.workload.buckets(model.config)[-1]):
+            runner.run.warn(note)
     if added:
         runner.run.warn(f"added for comparison: {', '.join(added)}")
     if arguments.variant:
@@ -172,7 +176,9 @@ def _resume(arguments: argparse.Namespace) -> RunFolder[FloorRecord]:
     arguments.model, arguments.precision = record.model.name, record.model.precision
     arguments.seed, arguments.device = record.workload.seed, record.environment.device
     asked = {name.rpartition(":")[2]: name for name in cli.names(arguments.variant)}
-    for name in record.variants.keys() - ladder(record.model.precision or "float32").keys() - asked.keys():
+    precision = record.model.precision or "float32"
+    ours = ladder(precision) | transformers_ladder(precision)
+    for name in record.variants.keys() - ours.keys() - asked.keys():
         raise UserError(
             f"{run.path} measured the plug-in {name}: name it with --variant again, since a record may not "
             "ask for code to be run"

@@ -1,10 +1,11 @@
 """Question: does your own transformers model, with its caches, compute what it computes without them?
 
 The model is a folder in the Hugging Face layout, of any causal type that transformers knows, and runs in its
-own code: `hf` with the growing cache, `hf-static` with a preallocated one, `hf-tape` that step recorded and
-replayed. The truth is the model's own forward pass over the whole text, in float64 and without a cache. Each
-rung goes through every check of the gate: greedy and forced tokens, chunks, rewinding, a second prompt, noise
-in free slots, the cache's contents, capacity, and rows of a batch. Nothing is timed.
+own code: `hf` with the growing cache, `hf-static` with a preallocated one, the others that step compiled,
+recorded or captured. The truth is the model's own forward pass over the whole text, in float64 and without a
+cache. Each rung goes through every check of the gate: greedy and forced tokens, chunks, rewinding, a second
+prompt, noise in free slots, the cache's contents, capacity, and rows of a batch. Nothing is timed:
+experiments.floor does that, with the same names.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.prove", __doc__ or "", EXAMPLES)
     add = parser.add_argument
     add("--model", type=Path, metavar="FOLDER", help="a folder with config.json and safetensors")
-    add("--variant", action="append", metavar="NAME,NAME", help="only these (default: all)")
+    add("--variant", action="append", metavar="NAME,NAME", help="only these (default: all that run here)")
     add("--device", choices=cli.DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     add("--precision", choices=("float32", "bfloat16"), default="float32", help="of the weights")
     add("--capacity", type=int, default=128, metavar="N", help="slots of the caches")
@@ -62,7 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     silence_libraries()
     device = device_for(arguments.device)
-    _refuse_impossible(rungs, device.type)
+    if arguments.variant:
+        _refuse_impossible(rungs, device.type)
+    rungs = [rung for rung in rungs if rung.why_not(device.type) is None]
     dtype = getattr(torch, arguments.precision)
     model = load_transformers_model(arguments.model, dtype, device, arguments.capacity)
     capacity, steps = model.config.n_ctx, QUICK_STEPS if arguments.quick else STEPS
@@ -80,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             proofs[variant.name] = _proof(variant, gate, capacity)
             run.save()
     verdict = answer(proofs)
-    notes = [model.implementations, f"{capacity} slots; a layer with a window keeps all of them here"]
+    notes = [model.implementations, f"{capacity} slots", *model.notes(capacity)]
     page = page_of(__doc__ or "", run, verdict, [*tables(proofs), Bullets(notes)])
     return publish(arguments, run, page, proofs=proofs, verdict=verdict)
 

@@ -31,6 +31,7 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 BIASED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
 
 # name -> (model type, what differs from the shape above)
@@ -59,6 +60,18 @@ OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
         "gpt_oss",
         SHAPE | {"head_dim": 16, "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 16},
     ),
+    "gemma2": (
+        "gemma2",
+        SHAPE
+        | {"head_dim": 16, "sliding_window": 16, "query_pre_attn_scalar": 16, "tie_word_embeddings": True},
+    ),
+    "qwen3_moe": (
+        "qwen3_moe",
+        SHAPE
+        | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 24}
+        | {"decoder_sparse_step": 1},
+    ),
+    "llama dynamic": ("llama", SHAPE | {"rope_parameters": DYNAMIC}),
     "mixtral": ("mixtral", SHAPE | {"num_local_experts": 4, "num_experts_per_tok": 2}),
 }
 

@@ -62,6 +62,24 @@ def test_a_refused_step_is_undone(step) -> None:
     assert "\n" not in str(refused.value), "one line"
 
 
+@pytest.mark.parametrize("step", [reads_back, grows], ids=lambda f: f.__name__)
+def test_dependence_on_data_is_said_only_of_what_depends_on_it(step) -> None:
+    with pytest.raises(CaptureError, match=r"needs a value from the device|depends on data"):
+        check_capturable(step, torch.zeros(1, 1, dtype=torch.int64), lambda: None)
+
+
+def test_an_operation_that_needs_another_type_is_named_as_that() -> None:
+    """As experts in one grouped product were, whose shapes are known only in bfloat16."""
+
+    def other_type(token: Tensor) -> Tensor:
+        if type(token) is not Tensor:  # tensors without data
+            raise RuntimeError("grouped product wants bfloat16")
+        return token
+
+    with pytest.raises(CaptureError, match=r"^not known without data: RuntimeError: grouped product wants"):
+        check_capturable(lambda t: other_type(torch.add(t, 1)), torch.zeros(1, 1), lambda: None)
+
+
 def test_an_ordinary_bug_in_the_step_is_not_called_a_rule() -> None:
     def broken(token: Tensor) -> Tensor:
         raise KeyError("no such layer")

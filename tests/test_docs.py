@@ -34,7 +34,7 @@ from reports.numbers import number
 from variants.backends.plugin import FILE, GROUP
 from variants.config import PRESETS
 from variants.errors import UserError
-from variants.ladder import ladder
+from variants.ladder import ladder, transformers_ladder
 from variants.spec import SLOTS
 
 ROOT = Path(__file__).parent.parent
@@ -84,7 +84,12 @@ def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
     if "--variant" in words:
         names = words[words.index("--variant") + 1].split(",")
         example = tomllib.loads((ROOT / "examples" / "plugin" / "pyproject.toml").read_text("utf-8"))
-        known = {*ladder(), *example["project"]["entry-points"][GROUP]}
+        known = {
+            "all",
+            *ladder(),
+            *transformers_ladder("float32"),
+            *example["project"]["entry-points"][GROUP],
+        }
         assert all(
             name in known or (ROOT / name.partition(FILE)[0]).with_suffix(".py").is_file() for name in names
         )

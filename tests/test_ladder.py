@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from variants.errors import UserError
-from variants.executors.executor import EAGER, ExecutorOption
-from variants.ladder import BASELINE, ladder, select
+from variants.executors.executor import EAGER, GRAPH, TAPE, ExecutorOption
+from variants.ladder import BASELINE, OURS, THEIRS, Roles, ladder, roles, select, transformers_ladder
 from variants.option import Option, declared
 from variants.slots.cache import CONCAT, NONE, CacheOption
 from variants.slots.mask import SHARED
@@ -59,6 +59,33 @@ def test_selection_adds_what_it_is_compared_with() -> None:
     names = [v.name for v in chosen]
     assert names[-1] == "tape" and set(added) == set(names) - {"tape"}
     assert BASELINE in added and "sdpa" in added and "naive" not in names
+
+
+@pytest.mark.parametrize(
+    ("trunk", "rungs"), [(OURS, ladder()), (THEIRS, transformers_ladder("float32"))], ids=["ours", "theirs"]
+)
+def test_the_roles_of_a_trunk_are_played_by_its_rungs(trunk: Roles, rungs: dict[str, Variant]) -> None:
+    assert all(roles(variant) is trunk for variant in rungs.values())
+    assert rungs[trunk.baseline].cache is CONCAT
+    for name in trunk.replays:  # the launches go, everything else stays
+        parent = rungs[name].parent
+        assert rungs[name].executor in (GRAPH, TAPE) and parent is not None and parent.executor is EAGER
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        (["hf-tape"], ["hf", "hf-static", "hf-tape"]),
+        (["hf", "cat"], ["cat", "hf"]),
+        (["hf", "tape"], ["cat", "boolmask", "lasthead", "static", "sdpa", "tape", "hf"]),
+        (["all", "hf"], [*ladder(), "hf"]),
+    ],
+    ids=" ".join,
+)
+def test_each_trunk_brings_its_own_baseline(asked: list[str], names: list[str]) -> None:
+    chosen, added = select(asked, ladder() | transformers_ladder("float32"))
+    assert [variant.name for variant in chosen] == names
+    assert set(added) == set(names) - {*asked} - ({*ladder()} if "all" in asked else set())
 
 
 def test_an_unknown_variant_is_named_with_the_known_ones() -> None:

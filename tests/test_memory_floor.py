@@ -11,7 +11,7 @@ from torch import Tensor
 
 from profiling.cost.work import kv_read_bytes, weights_read_bytes
 from profiling.measure import peaks
-from profiling.measure.expect import floor_bytes, weights_read_whole
+from profiling.measure.expect import floor_bytes, step_reads
 from profiling.measure.peaks import FloorReader
 from profiling.measure.visits import plain_reads
 from variants.backends.backend import why_no_one_launch
@@ -88,7 +88,7 @@ def test_each_rung_has_a_floor_on_its_own_pages_and_the_other_page_size_is_shown
     def pointers(decoder: Decoder, pages: str) -> tuple[set[int], set[int]]:
         reads.clear()
         readers[floor_bytes(decoder, 10), pages].read_ms(floor_bytes(decoder, 10), warm_up=0, times=1)
-        return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in weights_read_whole(decoder)}
+        return {t.data_ptr() for t in reads[0]}, {t.data_ptr() for t in step_reads(decoder).whole}
 
     for decoder in decoders:
         read, own = pointers(decoder, decoder.variant.pages.name)

@@ -105,8 +105,8 @@ def test_narrow_checkpoints_in_pieces_load(stored: torch.dtype, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"model_type": "granite"}, "experiments.prove"),
-        ({"model_type": "mixtral"}, "experiments.prove"),
+        ({"model_type": "granite"}, "--variant hf"),
+        ({"model_type": "mixtral"}, "--variant hf"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 2.0}}, "low_freq_factor is missing"),
         ({"rope_scaling": [1]}, "an object is needed"),

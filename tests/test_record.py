@@ -114,9 +114,9 @@ REFUSED: dict[str, tuple[str, Any, str]] = {
         "variants.tape.memory.cache_bytes: expected int, got str",
     ),
     "inside two mappings": (
-        "variants.sdpa.prediction.10.macs",
+        "variants.sdpa.prediction.10.bytes",
         None,
-        "variants.sdpa.prediction.10.macs: expected int, got null",
+        "variants.sdpa.prediction.10.bytes: expected int, got null",
     ),
     "an unknown status": ("variants.cat.status", "fast", "variants.cat.status: invalid enum value 'fast'"),
     "a shape that is none": ("model.shape.n_head", 5, "model.shape: n_embd 48 is not a multiple of n_head 5"),

@@ -13,7 +13,7 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from variants.backends.backend import Backend, Trunk
+from variants.backends.backend import TRANSFORMERS, Backend, Trunk
 from variants.backends.modules import Modules
 from variants.backends.plugin import PluginOption
 from variants.backends.transformers_model import TransformersModel
@@ -30,6 +30,11 @@ class Parts(NamedTuple):
     modules: Trunk  # any number of tokens: prompts and chunks; with the model and its cache
     backend: Backend  # one step; often the modules again
     executor: Executor  # how the step is run
+
+
+def runs(variant: Variant, model: Model) -> bool:
+    """Whether a model of this kind is what the variant runs."""
+    return isinstance(model, TransformersModel) == (variant.backend is TRANSFORMERS)
 
 
 def build_parts(variant: Variant, model: Model, batch: int, capacity: int) -> Parts:

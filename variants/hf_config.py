@@ -151,6 +151,24 @@ class HfConfig:
         return self.family.windows == "all" or (layer + 1) % every != 0
 
 
+def gpt2_settings(config: GPTConfig) -> dict[str, Any]:
+    """The config.json of one of our GPT-2 shapes."""
+    return {
+        "model_type": "gpt2",
+        "activation_function": "gelu_new",
+        "n_embd": config.n_embd,
+        "n_layer": config.n_layer,
+        "n_head": config.n_head,
+        "n_inner": config.n_inner,
+        "n_positions": config.n_ctx,
+        "vocab_size": config.vocab_size,
+        "layer_norm_epsilon": config.layer_norm_epsilon,
+        "tie_word_embeddings": config.tied_head,
+        "bos_token_id": 0,
+        "eos_token_id": 0,
+    }
+
+
 def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
     """The decoder that a config describes, for its limit of positions or for the first `positions` of them.
 
@@ -161,7 +179,7 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         runs = ", ".join(name for name, known in FAMILIES.items() if known.names)
         raise UserError(
             f"{where}: our decoder does not run model_type {config.model_type!r}, only {runs}; "
-            "any causal model of transformers is proven in its own code by experiments.prove"
+            "any causal model of transformers runs in its own code: --variant hf,hf-static,hf-tape"
         )
     for key, value in family.required.items():
         if config.get(key, value) != value:
@@ -199,7 +217,7 @@ def _refuse_short_windows(config: HfConfig, n_ctx: int) -> None:
     if short < n_ctx:
         raise UserError(
             f"{config.where}: a sliding window of {short} tokens is shorter than the {n_ctx} positions of "
-            "this run; our decoder runs full attention only: stay below it, or use experiments.prove"
+            "this run; our decoder runs full attention only: stay below it, or --variant hf,hf-static,hf-tape"
         )
 
 

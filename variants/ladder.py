@@ -5,6 +5,8 @@ A new variant is one `.then(...)` line here.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH, TRANSFORMERS
 from variants.backends.plugin import FILE, Source, in_file, installed, plugin_option
 from variants.errors import UserError
@@ -27,7 +29,27 @@ DEFAULT = (
     *("cudagraph", "compile-cudagraph", "triton", "onelaunch"),
 )
 KV_RUNGS = (("kv-bf16", KV_BFLOAT16, 16, ""), ("kv-int8", KV_INT8, 8, ", and a scale per token and head"))
-BASELINE = "cat"  # the articles' decoder; every effect is a ratio to it or to the parent
+
+
+class Roles(NamedTuple):
+    """Who plays which part among the rungs of one trunk, a model's code with its caches.
+
+    `baseline`: plain cached decoding, to which the others are ratios, as to their parents. `replays` keep the
+    kernels and remove the launches; the first that runs here decides.
+    """
+
+    baseline: str
+    replays: tuple[str, ...]
+
+
+OURS = Roles("cat", ("cudagraph", "tape"))  # the articles' decoder
+THEIRS = Roles("hf", ("hf-cudagraph", "hf-tape"))  # a model of transformers in its own code
+BASELINE, REPLAYS = OURS.baseline, OURS.replays + THEIRS.replays
+
+
+def roles(variant: Variant) -> Roles:
+    """Those of the trunk that the variant belongs to."""
+    return THEIRS if variant.backend is TRANSFORMERS else OURS
 
 
 def ladder(precision: str = "float32") -> dict[str, Variant]:
@@ -125,14 +147,26 @@ def _less_precise(parent: Variant, names: dict[str, PrecisionOption]) -> list[Va
 def transformers_ladder(precision: str) -> dict[str, Variant]:
     """The rungs of a model that transformers runs, by name. `precision`: of its weights."""
     hf = Variant(
-        "hf",
+        THEIRS.baseline,
         "nothing: transformers as it is, with its growing cache",
         cache=CONCAT,
         precision=declared(PrecisionOption)[precision],
         backend=TRANSFORMERS,
     )
     static = hf.then("hf-static", "copying the whole cache at every step", cache=STATIC)
-    rungs = [hf, static, static.then("hf-tape", "the model's Python; keeps the same ATen ops", executor=TAPE)]
+    compiled = static.then(
+        "hf-compile", "most Python and dispatch, and small ops by fusion", executor=COMPILED
+    )
+    rungs = [
+        hf,
+        static,
+        compiled,
+        static.then("hf-tape", "the model's Python; keeps the same ATen ops", executor=TAPE),
+        static.then("hf-cudagraph", "launching kernels one by one; keeps the kernels", executor=GRAPH),
+        compiled.then(
+            "hf-compile-cudagraph", "launching the compiled kernels one by one", executor=COMPILED_GRAPH
+        ),
+    ]
     return {variant.name: variant for variant in rungs}
 
 
@@ -163,16 +197,18 @@ def plugin_rung(source: Source, variants: dict[str, Variant]) -> Variant:
 def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant], list[str]]:
     """The named variants plus what they are compared with, in ladder order, and the names added.
 
-    No name stands for those of DEFAULT, "all" for every rung. Raises UserError for a name that is unknown.
+    No name stands for those of DEFAULT, "all" for every rung of ours. Raises UserError for a name that is
+    unknown.
     """
-    if names == ["all"]:
-        return list(variants.values()), []
+    if "all" in names:
+        names = [*(name for name, variant in variants.items() if roles(variant) is OURS), *names]
+        names.remove("all")
     if not names:
         return [variant for variant in variants.values() if variant.name in DEFAULT], []
     unknown = [name for name in names if name not in variants]
     if unknown:
         raise UserError(f"unknown variant {', '.join(unknown)}; known: {', '.join(variants)}")
-    wanted = {BASELINE, *names}
+    wanted = {*names, *(roles(variants[name]).baseline for name in names)}
     for name in names:
         wanted |= {ancestor.name for ancestor in variants[name].ancestors() if ancestor.name != "naive"}
     chosen = [variant for variant in variants.values() if variant.name in wanted]

@@ -98,6 +98,15 @@ class Model(nn.Module):
         """Where the weights are, and every pass runs."""
         return self.like.device
 
+    @property
+    def implementations(self) -> str:
+        """Which of its code's own ways of computing it takes; nothing where it has one."""
+        return ""
+
+    def notes(self, capacity: int) -> list[str]:
+        """What a reader must know of it and its caches for so many tokens."""
+        return []
+
 
 class GPT(Model):
     """Weights of one decoder."""

@@ -8,7 +8,7 @@ and converted one by one, so that no second copy of the model stands in memory.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,7 +41,7 @@ def load_model(
     parameters = dict(model.named_parameters(remove_duplicate=False))
     if config.tied_head:
         del parameters["lm_head.weight"]
-    whole = _Checkpoint(folder, hf_config.family.names, config, parameters).read(dtype, device)
+    whole = _Checkpoint(hf_config.family.names, config, parameters, folder).read(dtype, device)
     if config.tied_head:
         whole["lm_head.weight"] = whole["wte.weight"]
     if config.rope is not None:
@@ -52,49 +52,22 @@ def load_model(
     return model.requires_grad_(False).eval()
 
 
-@dataclass(frozen=True)
-class _Checkpoint:
-    """A folder of stored tensors, and the parameters of ours that they must make (on meta, by name)."""
+def stored_as(model: GPT, names: Names, wanted: Iterable[str]) -> Iterator[tuple[str, Tensor]]:
+    """Those of the `wanted` tensors that are weights, as a checkpoint of this type keeps them."""
+    layout = _Layout(names, model.config, dict(model.named_parameters(remove_duplicate=False)))
+    for stored in wanted:
+        name = stored.removeprefix(names.prefix)
+        if not re.fullmatch(names.constant, name):
+            yield stored, layout.stored(name)
 
-    folder: Path
+
+@dataclass(frozen=True)
+class _Layout:
+    """How a checkpoint names and divides the parameters of ours, given by name."""
+
     names: Names
     config: GPTConfig
     parameters: Mapping[str, Tensor]
-
-    def read(self, dtype: torch.dtype, device: str | torch.device) -> dict[str, Tensor]:
-        """Every parameter of ours. Raises UserError for a tensor that is unknown, wrong or missing."""
-        pieces: dict[str, dict[str, Tensor]] = {name: {} for name in self.parameters}
-        for file, stored, tensor in _tensors(self.folder):
-            name = stored.removeprefix(self.names.prefix)
-            if re.fullmatch(self.names.constant, name) or (
-                self.config.tied_head and name == "lm_head.weight"
-            ):
-                continue
-            ours, parts = self._place(name)
-            if ours not in self.parameters:
-                raise UserError(f"{file}: unknown tensor {stored}; config.json describes no such weight")
-            if self.names.transposed and name.startswith(f"{self.names.layers}.") and tensor.dim() == 2:
-                tensor = tensor.t()
-            if any(part in pieces[ours] for part in parts):
-                raise UserError(f"{file}: {stored} is there twice, with and without {self.names.prefix}")
-            rows = [self._rows(ours, part) for part in parts]
-            _check(tensor, (sum(rows), *self.parameters[ours].shape[1:]), f"{file}: {stored}")
-            ready = tensor.to(dtype=dtype, device=device).contiguous()
-            if not bool(torch.isfinite(ready).all()):
-                raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")
-            if name.endswith(".weight") and not bool(ready.any()):
-                raise UserError(f"{file}: {stored} holds zeros only: nothing can be proven or timed with it")
-            pieces[ours].update(zip(parts, ready.split(rows), strict=True))
-        parts_of = {name: self._parts(name) for name in self.parameters}
-        missing = [
-            " ".join([name, part]).strip()
-            for name, parts in parts_of.items()
-            for part in parts
-            if part not in pieces[name]
-        ]
-        if missing:
-            raise UserError(f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
-        return {name: self._parameter(pieces.pop(name), parts) for name, parts in parts_of.items()}
 
     def _place(self, name: str) -> Piece:
         """The parameter of ours that this tensor is rows of; of no name where there is none."""
@@ -118,6 +91,25 @@ class _Checkpoint:
         sizes |= {"gate": config.n_inner, "up": config.n_inner}
         return sizes.get(part, self.parameters[ours].size(0))
 
+    def _turned(self, name: str, tensor: Tensor) -> Tensor:
+        """From the layout of the checkpoint to ours, or back."""
+        inside = name.startswith(f"{self.names.layers}.") and tensor.dim() == 2
+        return tensor.t() if self.names.transposed and inside else tensor
+
+    def stored(self, name: str) -> Tensor:
+        """What a checkpoint keeps under this name. Raises UserError where nothing of ours is that."""
+        ours, parts = self._place(name)
+        if ours not in self.parameters:
+            raise UserError(f"{name} is no weight of our decoder")
+        tensor, of = self.parameters[ours], self._parts(ours)
+        rows = (
+            [tensor[number :: len(of)] for number in range(len(of))]
+            if "gate" in of
+            else tensor.split([self._rows(ours, part) for part in of])
+        )
+        piece = dict(zip(of, rows, strict=True))
+        return self._turned(name, torch.cat([piece[part] for part in parts]))
+
     @staticmethod
     def _parameter(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
         """One tensor of its pieces; the rows of gate and up alternate, as `Block` says."""
@@ -125,6 +117,47 @@ class _Checkpoint:
         if len(rows) == 1:
             return rows[0]
         return torch.stack(rows, dim=1).flatten(0, 1) if "gate" in parts else torch.cat(rows)
+
+
+@dataclass(frozen=True)
+class _Checkpoint(_Layout):
+    """A folder of stored tensors; the parameters that they must make are on meta."""
+
+    folder: Path
+
+    def read(self, dtype: torch.dtype, device: str | torch.device) -> dict[str, Tensor]:
+        """Every parameter of ours. Raises UserError for a tensor that is unknown, wrong or missing."""
+        pieces: dict[str, dict[str, Tensor]] = {name: {} for name in self.parameters}
+        for file, stored, tensor in _tensors(self.folder):
+            name = stored.removeprefix(self.names.prefix)
+            if re.fullmatch(self.names.constant, name) or (
+                self.config.tied_head and name == "lm_head.weight"
+            ):
+                continue
+            ours, parts = self._place(name)
+            if ours not in self.parameters:
+                raise UserError(f"{file}: unknown tensor {stored}; config.json describes no such weight")
+            tensor = self._turned(name, tensor)
+            if any(part in pieces[ours] for part in parts):
+                raise UserError(f"{file}: {stored} is there twice, with and without {self.names.prefix}")
+            rows = [self._rows(ours, part) for part in parts]
+            _check(tensor, (sum(rows), *self.parameters[ours].shape[1:]), f"{file}: {stored}")
+            ready = tensor.to(dtype=dtype, device=device).contiguous()
+            if not bool(torch.isfinite(ready).all()):
+                raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")
+            if name.endswith(".weight") and not bool(ready.any()):
+                raise UserError(f"{file}: {stored} holds zeros only: nothing can be proven or timed with it")
+            pieces[ours].update(zip(parts, ready.split(rows), strict=True))
+        parts_of = {name: self._parts(name) for name in self.parameters}
+        missing = [
+            " ".join([name, part]).strip()
+            for name, parts in parts_of.items()
+            for part in parts
+            if part not in pieces[name]
+        ]
+        if missing:
+            raise UserError(f"{self.folder}: {len(missing)} tensors are missing, the first is {missing[0]}")
+        return {name: self._parameter(pieces.pop(name), parts) for name, parts in parts_of.items()}
 
 
 def _check(tensor: Tensor, expected: tuple[int, ...], where: str) -> None:

@@ -9,14 +9,13 @@ import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attributed
 from profiling.results.folder import RunFolder
-from profiling.results.metrics import REPLAYS
 from profiling.results.record import Measurement
 from profiling.results.record.pictures import DrawnStep, OpBar, OpRow, Steps
 from profiling.trace import Steps as Marks
 from profiling.trace import Trace
 from profiling.trace.devices import SPLIT
 from profiling.trace.names import LAUNCH_KINDS
-from variants.ladder import BASELINE
+from variants.ladder import REPLAYS
 
 MAX_BARS = 2500  # per row: beyond it the shortest are left out, which are narrower than a pixel
 MAX_DEPTHS = 4  # of nested ops
@@ -68,7 +67,7 @@ def _compared(run: RunFolder[Measurement]) -> list[tuple[str, str]]:
         if entry.trace and (run.traces / entry.trace.file).exists()
     }
     replay = next((name for name in REPLAYS if name in files), None)
-    names = [run.record.variants[replay].parent, replay] if replay else [BASELINE]
+    names = [run.record.variants[replay].parent, replay] if replay else [run.record.baseline]
     names += [name for name, entry in run.record.variants.items() if entry.trace and entry.trace.phases][:1]
     return [(name, files[name]) for name in names if name in files]
 

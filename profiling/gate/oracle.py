@@ -45,14 +45,14 @@ class Truth(ABC):
     """What a decoder is held against, in float64. Answers are kept: every variant asks for the same ones."""
 
     def __init__(self) -> None:
-        self._answers: OrderedDict[tuple[bytes, int, int], Answer] = OrderedDict()
+        self._answers: OrderedDict[tuple[object, ...], Answer] = OrderedDict()
 
     def answer(self, tokens: Tensor, position: int, slot: int) -> Answer:
         """About tokens [B,T] int64: logits from this position on, keys and values from this slot on.
 
         Raises Mismatch where they are not finite: nothing can be held against such a reference.
         """
-        key = tokens.cpu().numpy().tobytes(), position, slot
+        key = tokens.shape, tokens.cpu().numpy().tobytes(), position, slot
         if key not in self._answers:
             answer = self._compute(tokens, position, slot)
             if not all(bool(part.isfinite().all()) for part in (answer.logits, *chain(*answer.kv))):

@@ -11,9 +11,9 @@ from profiling.gate.oracle import random_stream
 from profiling.results.record import BUCKETS, Difference, Entry, Workload
 from variants.backends.plugin import PluginTrunk
 from variants.config import GPTConfig
-from variants.decoder import Decoder
-from variants.ladder import ladder
-from variants.model import GPT
+from variants.decoder import Decoder, runs
+from variants.ladder import THEIRS, ladder, transformers_ladder
+from variants.model import Model
 from variants.spec import Variant
 
 NARROW, NARROW_VOCABULARY, NARROW_HEADS = 64, 512, 4
@@ -55,9 +55,10 @@ def new_entry(variant: Variant) -> Entry:
 class Inputs:
     """One random text of a model with the keys and values that plain cached eager computes for it."""
 
-    def __init__(self, model: GPT, precision: str, workload: Workload, longest: int) -> None:
+    def __init__(self, model: Model, precision: str, workload: Workload, longest: int) -> None:
         self.model = model
-        plain = Decoder.of(ladder(precision)["lasthead"], model, batch=workload.batch)
+        ours, theirs = ladder(precision)["lasthead"], transformers_ladder(precision)[THEIRS.baseline]
+        plain = Decoder.of(ours if runs(ours, model) else theirs, model, batch=workload.batch)
         text = random_stream(model.config.vocab_size, workload.batch, longest, workload.seed + 7)
         self.tokens = text.to(model.device)
         plain.prefill(self.tokens)

@@ -20,8 +20,8 @@ from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
 from profiling.measure.tracing import traced
 from profiling.results.duel import MIN_TRACES, READ, TRACE_EVERY, next_look
-from profiling.results.metrics import REPLAYS
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
+from variants.ladder import OURS, REPLAYS, THEIRS
 
 OTHERS_EVERY = 4  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
@@ -43,10 +43,14 @@ class Plan:
 def contrasts(parents: Mapping[str, str | None]) -> Plan | None:
     """The contrasts of these contestants, each with its parent; None where there is nothing to compare.
 
+    The baselines of two trunks have no parents here, and are compared with each other.
+
     The replay against its parent decides, with the parent against the plain read, and the parent against
     itself is the A/A pair. Without a replay the A/A pair is the baseline's, and nothing is read or traced.
     """
     pairs = [(parent, name) for name, parent in parents.items() if parent is not None and parent in parents]
+    roots = [(OURS.baseline, THEIRS.baseline)] if {OURS.baseline, THEIRS.baseline} <= parents.keys() else []
+    pairs = [*roots, *pairs]
     replay = next((name for name in REPLAYS if parents.get(name) in parents), None)
     if not pairs:
         return None

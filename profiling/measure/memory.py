@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from profiling.cost.work import kv_bytes_per_token
+from profiling.measure.expect import step_reads
 from profiling.results.record import Memory
 from variants.backends.modules import Modules
 from variants.decoder import Decoder
@@ -18,14 +18,12 @@ def storage_bytes(tensors: list[Tensor]) -> int:
 
 
 def decoder_bytes(decoder: Decoder) -> Memory:
-    """Bytes that a decoder holds. `cache_formula_bytes`: 2 L Hkv D per token and row, at the tokens held."""
-    cache, trunk = decoder.cache.buffers(), decoder.modules
-    model = decoder.model
-    stored = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize) if cache else 0
-    per_token = kv_bytes_per_token(model.config, stored)
+    """Bytes that a decoder holds. `cache_formula_bytes`: what a token leaves behind, for each one held."""
+    trunk, model = decoder.modules, decoder.model
+    per_token = sum(n for n, _ in step_reads(decoder).cached) if decoder.variant.cache.keeps else 0
     return Memory(
         weights_bytes=storage_bytes([*model.parameters(), *model.buffers()]),
-        cache_bytes=storage_bytes(cache),
+        cache_bytes=storage_bytes(decoder.cache.buffers()),
         cache_formula_bytes=per_token * decoder.length * decoder.batch,
         mask_bytes=storage_bytes(trunk.mask.buffers()) if isinstance(trunk, Modules) else 0,
         compiled_step_bytes=sum(sum(warm.bytes.values()) for warm in decoder.executor.log),

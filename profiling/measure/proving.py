@@ -9,19 +9,23 @@ from typing import TYPE_CHECKING
 
 from profiling.cost.work import kv_bytes_per_token
 from profiling.gate import Gate
+from profiling.gate.transformers_gate import TransformersGate
 from profiling.measure.cases import Case, Inputs
 from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.footprint import free_bytes
 from profiling.measure.memory import decoder_bytes
 from profiling.results.record import Batch, BatchRecord, CompiledStep, Entry, Peaks, Workload, replaced
+from variants.backends.transformers_model import TransformersModel
 from variants.decoder import Decoder
 from variants.errors import one_line
+from variants.model import Model
 from variants.spec import Variant
 
 if TYPE_CHECKING:
     from profiling.measure.runner import Runner
 
 Entries = MutableMapping[str, Entry]
+GATE_FORCED = 8  # random tokens fed in one by one behind the prompt; at every context come more
 ROW_STEPS = 2  # greedy and forced tokens each: the variant itself is proven already, only the rows are new
 PROVEN_TOKENS = 2 * (10 + ROW_STEPS)  # of a row, whose float64 logits the proof holds
 
@@ -49,6 +53,36 @@ class Proving:
     workload: Workload
     peaks: Peaks
     entries: Entries
+
+    @classmethod
+    def of(
+        cls,
+        model: Model,
+        precision: str,
+        workload: Workload,
+        contexts: Sequence[int],
+        full: bool,
+        steps: int,
+        peaks: Peaks,
+        entries: Entries,
+    ) -> Proving:
+        """With the text and the gate that this kind of model needs, for `steps` greedy tokens."""
+        theirs = isinstance(model, TransformersModel)
+        buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
+        buckets = buckets[-1:] if theirs else buckets  # its static layers have one size
+        inputs = Inputs(model, precision, workload, max(*contexts, workload.prompt if full else 1))
+        gate = (TransformersGate if theirs else Gate)(
+            model,
+            precision,
+            batch=workload.batch,
+            capacity=buckets[-1],
+            contexts=contexts,
+            steps=steps,
+            forced=min(GATE_FORCED, steps),
+            seed=workload.seed,
+            brief=workload.brief_gate,
+        )
+        return cls(inputs, buckets, gate, full, workload, peaks, entries)
 
     def decoder(self, variant: Variant) -> Decoder | None:
         """A decoder that passed the gate, or None with the reason in its entry."""
@@ -93,6 +127,7 @@ class Proving:
             ops=ops,
             memory=decoder_bytes(decoder),
             slots={n: decoder.bucket(n) for n in contexts},
+            implementation=decoder.model.implementations,
         )
 
 

@@ -14,8 +14,8 @@ from typing import Generic, TypeVar
 
 import torch
 
-from profiling.gate import Gate, KeptSteps
-from profiling.measure.cases import Case, Inputs, narrow_config, new_entry, width_configs
+from profiling.gate import KeptSteps
+from profiling.measure.cases import Case, narrow_config, new_entry, width_configs
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Ring, contrasts, fight, stepping, traced_beside
 from profiling.measure.environment import environment
@@ -35,30 +35,30 @@ from profiling.measure.visits import (
 )
 from profiling.results.duel import READ
 from profiling.results.folder import RunFolder
-from profiling.results.metrics import REPLAYS, Measured
+from profiling.results.metrics import Measured
 from profiling.results.record import (
     BatchRecord,
     DuelSteps,
     DuelTrace,
     Entry,
     Measurement,
-    Model,
     Peaks,
     PredictedReplay,
     ThroughputRecord,
     Workload,
 )
+from profiling.results.record import Model as StudiedModel
 from profiling.results.record.pictures import Steps as Drawn
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.rules import UNDECIDED
 from profiling.results.verdict import verdict
+from variants.decoder import runs
 from variants.errors import one_line
 from variants.executors.executor import compiled_graphs
-from variants.ladder import BASELINE
-from variants.model import GPT, random_model
+from variants.ladder import REPLAYS, roles
+from variants.model import GPT, Model, random_model
 from variants.spec import Variant
 
-GATE_FORCED = 8  # random tokens fed in one by one behind the prompt; at every context come more
 Progress = Callable[[str, int, int], None]  # (what is done, how many, of how many)
 
 
@@ -66,10 +66,14 @@ M = TypeVar("M", bound=Measurement)
 
 
 class Runner(Generic[M]):
-    """One run of one workload over some variants of one model."""
+    """One run of one workload over some variants of one model, and of the same one in others' code."""
 
-    def __init__(self, run: RunFolder[M], workload: Workload, model: GPT, variants: list[Variant]) -> None:
+    def __init__(
+        self, run: RunFolder[M], workload: Workload, model: Model, variants: list[Variant], *beside: Model
+    ) -> None:
+        """Each variant runs that of the models which is of its kind."""
         self.run, self.workload, self.model, self.variants = run, workload, model, variants
+        self.models = (model, *beside)
         self.progress: Progress = lambda what, done, total: None
         self.clock = Clock(model.device)
         self.precision = next(
@@ -100,7 +104,7 @@ class Runner(Generic[M]):
         self.run.update(
             environment=environment(self.model.device),
             workload=self.workload,
-            model=Model(model_name, self.precision, self.model.config),
+            model=StudiedModel(model_name, self.precision, self.model.config),
         )
         for reason in unfit(torch.get_num_threads()):
             self.run.warn(reason)
@@ -111,17 +115,21 @@ class Runner(Generic[M]):
     def prove(self) -> None:
         """Build, predict, warm up and prove every variant at full size."""
         begin_building(self.variants, self.model.device.type)
-        self._prepare_model(self.model, self.workload.contexts, self.variants, self.workload.gate_steps)
+        for model in self.models:
+            self._prepare_model(model, self.workload.contexts, self.variants, self.workload.gate_steps)
 
     def prepare(self) -> None:
         """Build, predict, warm up and prove every variant at full size, and then as narrow models.
 
-        What compiles for half a minute per shape has no narrow models.
+        What compiles for half a minute per shape has no narrow models, nor has what others wrote: they may
+        not make it in any other size.
         """
         self.prove()
-        narrow = narrow_config(self.model.config)
-        between = [] if self.workload.brief_gate else width_configs(self.model.config)
-        for config in (narrow, *between):
+        ours = [model for model in self.models if isinstance(model, GPT)]
+        configs = [narrow_config(model.config) for model in ours]
+        if not self.workload.brief_gate:
+            configs += [config for model in ours for config in width_configs(model.config)]
+        for config in configs:
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
             passed = [v for v in self.variants if self._entry(v.name).status == "proven"]
             chosen = [v for v in passed if v.cache.keeps and not v.executor.compiles]
@@ -261,35 +269,22 @@ class Runner(Generic[M]):
         note(self.record.variants, name, **changes)
 
     def _prepare_model(
-        self,
-        model: GPT,
-        contexts: tuple[int, ...],
-        variants: list[Variant],
-        gate_steps: int,
+        self, model: Model, contexts: tuple[int, ...], variants: list[Variant], gate_steps: int
     ) -> None:
-        full, workload = model is self.model, self.workload
-        buckets = workload.buckets(model.config) if full else (model.config.n_ctx,)
-        inputs = Inputs(model, self.precision, workload, max(*contexts, workload.prompt if full else 1))
-        gate = Gate(
-            model,
-            self.precision,
-            batch=workload.batch,
-            capacity=buckets[-1],
-            contexts=contexts,
-            steps=gate_steps,
-            forced=min(GATE_FORCED, gate_steps),
-            seed=workload.seed,
-            brief=workload.brief_gate,
+        """Those of the variants that run this model."""
+        full, workload = model in self.models, self.workload
+        variants = [variant for variant in variants if runs(variant, model)]
+        proving = Proving.of(
+            model, self.precision, workload, contexts, full, gate_steps, self.peaks, self.record.variants
         )
-        proving = Proving(inputs, buckets, gate, full, workload, self.peaks, self.record.variants)
         # the baseline first: its errors are the budget of all others
-        for number, variant in enumerate(sorted(variants, key=lambda v: v.name != BASELINE)):
+        for number, variant in enumerate(sorted(variants, key=lambda v: v.name != roles(v).baseline)):
             self.progress(
                 f"build and prove {variant.name}, width {model.config.n_embd}", number, len(variants)
             )
             decoder = proving.decoder(variant)
             if decoder is not None:
-                case = Case(variant.name, decoder, contexts, inputs, full, workload)
+                case = Case(variant.name, decoder, contexts, proving.inputs, full, workload)
                 self.cases.append(case)
                 if full and variant.name == self.record.baseline:
                     self.cases.append(replace(case, name=case.name + AGAIN_SUFFIX))

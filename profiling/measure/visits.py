@@ -10,7 +10,7 @@ from torch import Tensor
 
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
-from profiling.measure.expect import floor_bytes, weights_read_whole
+from profiling.measure.expect import floor_bytes, step_reads
 from profiling.measure.guard import Energy
 from profiling.measure.peaks import FloorReader, SquareMatmul, page_sizes
 from profiling.results.duel import READ
@@ -195,7 +195,7 @@ def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> lis
     for case in cases:
         decoder = case.decoder
         sizes = [floor_bytes(decoder, n) for n in (0, *case.contexts)]
-        add(weights_read_whole(decoder), sizes, decoder.variant.pages.name, "default")
+        add(step_reads(decoder).whole, sizes, decoder.variant.pages.name, "default")
     for pages in page_sizes(device):
         add([], [size for size, _ in reads], pages, pages)
     return list(reads.values())
@@ -204,6 +204,5 @@ def plain_reads(cases: Sequence[Case], times: int, into: list[FloorRead]) -> lis
 def reading(case: Case) -> Callable[[], float]:
     """A function that reads what a step of this case must read at its smallest context, and gives the ms."""
     decoder, size = case.decoder, floor_bytes(case.decoder, case.contexts[0])
-    weights = weights_read_whole(decoder)
-    reader = FloorReader(weights, size, decoder.model.device, decoder.variant.pages.name)
+    reader = FloorReader(step_reads(decoder).whole, size, decoder.model.device, decoder.variant.pages.name)
     return lambda: reader.read_ms(size, warm_up=0, times=1)[0]

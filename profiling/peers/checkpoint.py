@@ -11,6 +11,7 @@ from torch import Tensor
 
 from variants import build_cache
 from variants.config import GPTConfig
+from variants.hf_config import gpt2_settings
 from variants.model import GPT
 
 RENAMED = {"qkv": "attn.c_attn", "out": "attn.c_proj", "up": "mlp.c_fc", "down": "mlp.c_proj"}
@@ -53,21 +54,7 @@ def hugging_face(model: GPT, folder: Path) -> None:
         tensors[".".join(["transformer", *parts])] = (tensor.t() if linear else tensor).contiguous()
     folder.mkdir(parents=True)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-    settings = {
-        "architectures": ["GPT2LMHeadModel"],
-        "model_type": "gpt2",
-        "activation_function": "gelu_new",
-        "n_embd": config.n_embd,
-        "n_layer": config.n_layer,
-        "n_head": config.n_head,
-        "n_inner": config.n_inner,
-        "n_positions": config.n_ctx,
-        "vocab_size": config.vocab_size,
-        "layer_norm_epsilon": config.layer_norm_epsilon,
-        "tie_word_embeddings": config.tied_head,
-        "bos_token_id": 0,
-        "eos_token_id": 0,
-    }
+    settings = {"architectures": ["GPT2LMHeadModel"], **gpt2_settings(config)}
     words = {f"t{i}": i for i in range(config.vocab_size)}
     model_of_words = {"type": "WordLevel", "vocab": words, "unk_token": "t0"}
     tokenizer = {"version": "1.0", "added_tokens": [], "model": model_of_words}

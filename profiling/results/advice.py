@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from profiling.results.effects import noise, rest
 from profiling.results.metrics import Measured
 from profiling.results.stats import Interval
-from variants.ladder import BASELINE
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ def batch_rows(measured: Measured) -> int | None:
     """Rows that one read of the weights can serve before arithmetic takes as long as the read."""
     best, workload = fastest(measured), measured.record.workload
     predicted = measured.entry(best).prediction.get(measured.contexts[0]) if best else None
-    if predicted is None or workload is None:
+    if predicted is None or predicted.arithmetic_ms is None or workload is None:
         return None
     return workload.batch * max(1, int(predicted.memory_ms / predicted.arithmetic_ms))
 
@@ -70,7 +69,8 @@ def batch_rows(measured: Measured) -> int | None:
 def _gains(measured: Measured, best: str, precision: str | None) -> list[Advice]:
     context = measured.contexts[0]
     gains = []
-    pairs = [(BASELINE, best, f"use `{best}` instead of `{BASELINE}`")]
+    baseline = measured.record.baseline
+    pairs = [(baseline, best, f"use `{best}` instead of `{baseline}`")]
     reduced = [n for n, e in measured.record.variants.items() if e.precision != precision]
     pairs += [
         (best, name, f"store fewer bits per weight: `{name}`, at the drift shown above") for name in reduced

@@ -41,9 +41,7 @@ from profiling.results.stats import (
     ratio_interval,
     robust_interval,
 )
-from variants.ladder import BASELINE
-
-REPLAYS = ("cudagraph", "tape")  # rungs that keep the kernels and remove the launches; the first decides
+from variants.ladder import REPLAYS
 
 
 class Measured:
@@ -257,7 +255,7 @@ class Measured:
             memory_floor_ms=self.memory_floor_ms(name, first),
             ratio_to_memory_floor=self.ratio(by_round, floors) if len(floors) else None,
             ratio_to_parent=Interval(*(1 - x for x in reversed(removed))) if removed else None,
-            ratio_to_baseline=self.ratio(by_round, self.steps(BASELINE, first)),
+            ratio_to_baseline=self.ratio(by_round, self.steps(self.record.baseline, first)),
             removed_ms=removed.scaled(before.median) if removed and before else None,
             excess_ms=self.excess_full(name),
             excess_narrow_ms=self.excess_narrow(name),

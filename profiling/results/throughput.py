@@ -198,7 +198,9 @@ class Roofline:
 
     def compute_ms(self, batch: int) -> float:
         """Time of a step's arithmetic at the measured peak, ms."""
-        return self._prediction(batch).arithmetic_ms
+        ms = self._prediction(batch).arithmetic_ms
+        assert ms is not None  # rows are studied of our decoder only, whose arithmetic is known
+        return ms
 
     def cache_bytes(self, batch: int) -> int:
         """Bytes of the keys and values of all rows, at full capacity."""
@@ -214,6 +216,7 @@ class Roofline:
     def decode(self) -> Phase:
         """A step of one row."""
         predicted = self._prediction(1)
+        assert predicted.macs is not None  # as above
         name = f"decode at {self.context}"
         return Phase(name, 1, self.step_ms(1), predicted.macs, predicted.bytes)
 

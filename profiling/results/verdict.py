@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from profiling.results.duel import READ, Duel, gap_share
-from profiling.results.metrics import REPLAYS, Measured
+from profiling.results.metrics import Measured
 from profiling.results.record import Trace, replaced
 from profiling.results.rules import NOT_ASKED, RULES, UNDECIDED, Numbers, blocks_factor, judge
 from profiling.results.stats import CONFIDENCE, Estimate, combined, estimate
+from variants.ladder import REPLAYS
 
 QUESTION = "Does launch overhead set the floor?"
 

@@ -35,10 +35,11 @@ def warnings(study: Study) -> Section | None:
     recompiled = study.record.recompiles_while_timing
     if recompiled:
         items.append(f"{recompiled} graphs were compiled while steps were timed")
+    missing: dict[str, list[str]] = {}
     for name, entry in study.variants.items():
-        if entry.gate and (open_ := entry.gate.unproven):
-            missing = ", ".join(f"{check.check} ({check.detail})" for check in open_)
-            items.append(f"{code(name)} is not proven in what it does not answer: {missing}")
+        for check in entry.gate.unproven if entry.gate else ():
+            missing.setdefault(f"{check.check} ({check.detail})", []).append(name)
+    items += [f"not proven of {joined(names)}: {what}" for what, names in missing.items()]
     workload = study.record.workload
     if workload and workload.rounds < FLOOR_ROUNDS:
         items.append(f"{workload.rounds} rounds instead of the usual {FLOOR_ROUNDS}: intervals are wide")

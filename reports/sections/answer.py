@@ -12,7 +12,6 @@ from profiling.results.stats import Interval
 from profiling.results.verdict import QUESTION
 from reports.numbers import interval, number
 from reports.study import Study
-from variants.ladder import BASELINE
 
 
 def answer(study: Study) -> Section:
@@ -70,13 +69,14 @@ def _gain(study: Study) -> str:
     """One sentence: the fastest proven variant beside plain cached decoding; "" without times."""
     best = fastest(study.measured, study.measured.precision)
     rung = study.measured.rung(best) if best else None
-    base = study.measured.rung(BASELINE) if BASELINE in study.timed else None
+    baseline = study.record.baseline
+    base = study.measured.rung(baseline) if baseline in study.timed else None
     step, before = (r.steps[study.short] if r else None for r in (rung, base))
     if not rung or not step or not before:
         return ""
     return (
         f" The fastest proven variant, `{best}`, needs {number(step.median)} ms per token where plain "
-        f"cached decoding (`{BASELINE}`) needs {number(before.median)} ms; reading what a step must read "
+        f"cached decoding (`{baseline}`) needs {number(before.median)} ms; reading what a step must read "
         f"takes {number(rung.memory_floor_ms)} ms."
     )
 

@@ -121,7 +121,7 @@ def prediction_cells(study: Study) -> dict[str, list[str]]:
         if expected and entry.ops:
             rows[name] = [
                 megabytes(expected.bytes),
-                number(expected.macs / 1e6),
+                number(None if expected.macs is None else expected.macs / 1e6),
                 str(entry.ops.computing_ops),
                 number(expected.memory_ms),
                 number(expected.arithmetic_ms),

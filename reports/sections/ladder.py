@@ -44,10 +44,11 @@ def ladder(study: Study) -> Section | None:
 def change(study: Study, name: str) -> str:
     """'cache: concat → static', computed from the two variants; with the slots a backend fills itself."""
     entry = study.variants[name]
-    if entry.difference is None or entry.parent is None:
-        return "the root"
-    slot, before, after = entry.difference
     slots = f" (brings its own {', '.join(entry.owns)})" if entry.owns else ""
+    slots += f" ({entry.implementation})" if entry.implementation else ""
+    if entry.difference is None or entry.parent is None:
+        return f"the root{slots}"
+    slot, before, after = entry.difference
     return f"{slot}: {before} → {after} (from {code(entry.parent)}){slots}"
 
 
@@ -102,7 +103,7 @@ def _ratios(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
         "memory floor, ms",
         "step / memory floor",
         "step / parent",
-        "step / `cat`",
+        f"step / {code(study.record.baseline)}",
     ]
     table = [
         [

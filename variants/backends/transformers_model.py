@@ -9,6 +9,8 @@ Code that comes with a checkpoint is never run, and pickled weights are not read
 from __future__ import annotations
 
 import copy
+import inspect
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,31 +20,46 @@ from torch import Tensor, nn
 from variants.backends.backend import Backend
 from variants.config import GPTConfig
 from variants.errors import UserError, one_line
-from variants.hf_config import read_json
-from variants.model import Model
+from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.model import GPT, Model
 from variants.slots.cache import Cache, CacheOption, Window
 from variants.slots.mask import Where
+from variants.weights import stored_as
 
 OLDEST = (5, 0)  # caches are made of layers, whose static kind counts in device memory
 
 
 class TransformersModel(Model):
-    """A causal model of transformers, for its first `positions` positions."""
+    """A causal model of transformers, for its first `positions` positions.
 
-    def __init__(self, module: nn.Module, positions: int) -> None:
+    `described`: our config says all that it computes, so that what is counted from a config holds for it;
+    else `config` has its sizes only.
+    """
+
+    def __init__(self, module: nn.Module, positions: int, described: GPTConfig | None = None) -> None:
         """Experts run as batched products: the grouped ones have no float64 and cannot be recorded.
 
         Raises UserError for sizes that are not known here.
         """
         super().__init__()
-        self.module = module.eval().requires_grad_(False)
+        self.module, self.described = module.eval().requires_grad_(False), described is not None
+        named = inspect.signature(module.forward).parameters
+        self.cache_argument = "cache" if "cache" in named else "past_key_values"  # the older name
         self.has_experts = any(name.endswith(".experts") for name, _ in module.named_modules())
         if self.has_experts:
             module.set_experts_implementation("batched_mm")  # type: ignore[operator]
-        text: Any = module.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
+        self.config = described or self._sizes(positions)
+
+    @property
+    def text_config(self) -> Any:
+        """transformers' config of the part that writes text."""
+        return self.module.config.get_text_config(decoder=True)  # type: ignore[operator, union-attr]
+
+    def _sizes(self, positions: int) -> GPTConfig:
+        text = self.text_config
         try:
             heads = text.num_attention_heads
-            self.config = GPTConfig(
+            return GPTConfig(
                 n_layer=text.num_hidden_layers,
                 n_head=heads,
                 n_embd=text.hidden_size,
@@ -61,15 +78,34 @@ class TransformersModel(Model):
         attention = f"attention: {config._attn_implementation}"
         return f"{attention}, experts: {config._experts_implementation}" if self.has_experts else attention
 
+    def notes(self, capacity: int) -> list[str]:
+        """What its caches keep beyond a layer's window."""
+        beyond = sum(capacity - window for window in self.windows if window is not None and window < capacity)
+        if not beyond:
+            return []
+        more = beyond * 2 * self.config.kv_dim * self.dtype.itemsize
+        return [
+            f"layers with a window keep all {capacity} slots here, the window being in the mask alone: for "
+            f"one row {more / 1e6:.3g} MB more than within the windows"
+        ]
+
     def exact(self) -> TransformersModel:
         """A float64 copy."""
-        return TransformersModel(copy.deepcopy(self.module).to(torch.float64), self.config.n_ctx)
+        described = self.config if self.described else None
+        return TransformersModel(copy.deepcopy(self.module).to(torch.float64), self.config.n_ctx, described)
+
+    @property
+    def windows(self) -> list[int | None]:
+        """By layer how many tokens its attention goes back, itself included; None: to the first one."""
+        from transformers import DynamicCache
+
+        layers = DynamicCache(config=self.text_config).layers
+        return [getattr(layer, "sliding_window", None) for layer in layers]
 
     def forward(self, tokens: Tensor, cache: Any = None, every: bool = True) -> Tensor:
         """tokens [B,T] int64 -> logits [B,T or 1,V]. They go into `cache`; without one nothing is cached."""
-        out = self.module(
-            tokens, past_key_values=cache, use_cache=cache is not None, logits_to_keep=0 if every else 1
-        )
+        kept = {self.cache_argument: cache, "use_cache": cache is not None}
+        out = self.module(tokens, **kept, logits_to_keep=0 if every else 1)
         logits: Tensor = out.logits
         return logits
 
@@ -171,13 +207,7 @@ def load_transformers_model(
         raise UserError(f"{folder}: the checkpoint brings its own code (auto_map), which is never run")
     if not any(folder.glob("*.safetensors")):
         raise UserError(f"{folder}: no .safetensors file; pickled weights are not read, they can run code")
-    import transformers
-
-    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise UserError(f"transformers {transformers.__version__} is older than {oldest}: upgrade it")
-    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers = _library()
     try:
         module: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
@@ -185,4 +215,42 @@ def load_transformers_model(
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         raise UserError(f"{folder}: transformers cannot load it: {one_line(error)}") from None
     limit = getattr(module.config.get_text_config(decoder=True), "max_position_embeddings", None)
-    return TransformersModel(module.to(device), min(positions, limit or positions))
+    positions = min(positions, limit or positions)
+    try:
+        described = gpt_config(HfConfig.of(raw, str(folder)), positions)
+    except UserError:  # a type that is not ours
+        described = None
+    return TransformersModel(module.to(device), positions, described)
+
+
+def as_transformers(model: GPT, settings: Mapping[str, Any]) -> TransformersModel:
+    """The module that transformers makes for this config.json, with the weights of ours.
+
+    Raises UserError where transformers makes none.
+    """
+    transformers, config = _library(), HfConfig.of(settings, "config.json")
+    assert config.family.names is not None  # ours could not have been made
+    try:
+        theirs = transformers.AutoConfig.for_model(**settings)
+        module: Any = transformers.AutoModelForCausalLM.from_config(theirs, dtype=model.dtype)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"transformers cannot make this model: {one_line(error)}") from None
+    stored = module.to(model.device).state_dict()
+    with torch.no_grad():
+        for name, weight in stored_as(model, config.family.names, stored):
+            if stored[name].shape != weight.shape:
+                raise UserError(f"{name} is built for {model.config.n_ctx} positions, and must be whole here")
+            stored[name].copy_(weight)
+    return TransformersModel(module, model.config.n_ctx, model.config)
+
+
+def _library() -> Any:
+    """transformers, kept quiet. Raises UserError for a version whose names are not known here."""
+    import transformers
+
+    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST:
+        oldest = ".".join(map(str, OLDEST))
+        raise UserError(f"transformers {transformers.__version__} is older than {oldest}: upgrade it")
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    return transformers

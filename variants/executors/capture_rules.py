@@ -12,9 +12,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from variants.errors import one_line
 
 
 class CaptureError(RuntimeError):
@@ -29,6 +36,9 @@ def refuse_host_sync(func: Any) -> None:
 
 # calls that copy data to the host without an ATen operation
 PAST_THE_DISPATCHER = ("tolist", "numpy", "__array__")
+
+
+ON_DATA = (DataDependentOutputException, DynamicOutputShapeException, GuardOnDataDependentSymNode)
 
 
 class _HostCopies(TorchFunctionMode):
@@ -62,9 +72,8 @@ def check_capturable(step: Callable[[Tensor], Tensor], token: Tensor, restore: C
     except CaptureError:
         raise
     except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise CaptureError(
-            f"a shape or a branch in the step depends on data: {type(error).__name__}: {reason}"
-        ) from error
+        depends = isinstance(error, ON_DATA)
+        what = "a shape or a branch in the step depends on data" if depends else "not known without data"
+        raise CaptureError(f"{what}: {one_line(error)}") from error
     finally:
         restore()

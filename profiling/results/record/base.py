@@ -14,7 +14,7 @@ from profiling.results.record.samples import FirstToken, FloorRead, MatmulSample
 from profiling.results.record.setting import Environment, Model, Peaks
 from profiling.results.record.traces import PredictedReplay
 from profiling.results.record.workload import Workload
-from variants.ladder import BASELINE
+from variants.ladder import OURS, THEIRS
 
 
 class Record(Part, frozen=True, kw_only=True, tag_field="experiment"):
@@ -59,7 +59,9 @@ class Measurement(Record, frozen=True, kw_only=True):
 
     @property
     def baseline(self) -> str:
-        """Whose step is timed under a second name too, for the run's own noise: the ladder's baseline, and
-        where it is not part of the run the first variant.
+        """To whose step others are ratios, and which is timed under a second name too, for the run's noise.
+
+        Our baseline, else that of transformers, and where neither is part of the run the first variant.
         """
-        return BASELINE if BASELINE in self.variants else next(iter(self.variants), BASELINE)
+        known = [trunk.baseline for trunk in (OURS, THEIRS) if trunk.baseline in self.variants]
+        return next(iter([*known, *self.variants]), OURS.baseline)

@@ -12,12 +12,15 @@ Status = Literal["planned", "proven", "failed", "not run"]
 
 
 class StepPrediction(Part, frozen=True):
-    """One step, computed before it was timed: bytes, MACs, and the ms that the measured peaks give them."""
+    """One step, computed before it was timed: bytes, MACs, and the ms that the measured peaks give them.
+
+    None: of a model whose arithmetic is not known here.
+    """
 
     bytes: Size
-    macs: Count
+    macs: Count | None
     memory_ms: Ms
-    arithmetic_ms: Ms
+    arithmetic_ms: Ms | None
 
 
 class Ops(Part, frozen=True):
@@ -58,8 +61,8 @@ class Difference(NamedTuple):
 class Entry(Part, frozen=True, kw_only=True):
     """One variant: what it is, whether it is proven here, what it should cost, and what it costs to build.
 
-    Keys of `prediction` and `slots` (that a step attends over) are contexts, of `narrow_bytes` (that a narrow
-    model's step must read) widths.
+    `implementation`: which of its code's own ways of computing the model takes. Keys of `prediction` and
+    `slots` (that a step attends over) are contexts, of `narrow_bytes` (that a narrow model must read) widths.
     """
 
     parent: str | None
@@ -79,3 +82,4 @@ class Entry(Part, frozen=True, kw_only=True):
     slots: dict[int, Size] = {}
     narrow_bytes: dict[int, Size] = {}
     trace: Trace | None = None
+    implementation: str = ""
