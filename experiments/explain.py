@@ -18,7 +18,7 @@ from experiments.shared.cli import console, plain_parser, print_json, run
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.analysis.explain import Explanation
+    from profiling.analysis.explanation import Explanation
     from profiling.results.record.pictures import Steps
 
 LARGE_BYTES = 8 << 20
@@ -50,9 +50,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     _check(arguments)
-    from profiling.analysis.compare import compare
-    from profiling.analysis.explain import as_json, explain_ranks
-    from profiling.trace.redact import redact
+    from profiling.analysis.comparison import compare
+    from profiling.analysis.explanation import as_json, explain_ranks
+    from profiling.trace.redaction import redact
 
     paths = [*arguments.files, *([arguments.against] if arguments.against else [])]
     answer: dict[str, Any] = {"files": []}
@@ -103,7 +103,7 @@ def _step_drawn(rank: Explanation) -> Steps | None:
 
 def _eager(arguments: argparse.Namespace) -> Explanation | None:
     """The trace of --names-from; UserError where it has no kernel that could name one."""
-    from profiling.analysis.explain import explain
+    from profiling.analysis.explanation import explain
 
     path = arguments.names_from
     if path is None:

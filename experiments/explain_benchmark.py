@@ -44,7 +44,7 @@ print(json.dumps([time.perf_counter() - start, peak_bytes()]))
 """
 EVERYTHING = """
 import json, sys, time
-from profiling.analysis.explain import as_json, explain
+from profiling.analysis.explanation import as_json, explain
 start = time.perf_counter()
 as_json(explain(sys.argv[1]), sys.argv[1])
 print(json.dumps([time.perf_counter() - start, peak_bytes()]))

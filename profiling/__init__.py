@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from profiling.analysis.explain import Explanation
+    from profiling.analysis.explanation import Explanation
     from profiling.measure.runner import Runner
     from profiling.results.record import FloorRecord
     from variants.model import GPT
@@ -27,7 +27,7 @@ def explain(path: str | Path, step: str | None = None) -> Explanation:
     `step`: name or pattern of what brackets a step; found without it in most traces. Raises
     `variants.errors.UserError` where nothing can be read. Imports no torch.
     """
-    from profiling.analysis.explain import explain as read
+    from profiling.analysis.explanation import explain as read
 
     return read(path, step)
 

@@ -72,7 +72,7 @@ def _timeline(run: RunFolder[FloorRecord], drawn: Mapping[str, Steps | None] | N
     The file lies beside the figures and is written whenever there are traces.
     """
     file = run.path / "figures" / "timeline.json"
-    steps = op_by_op.timeline(run, drawn)
+    steps = op_by_op.timeline_of(run, drawn)
     if steps is not None:
         try:
             file.parent.mkdir(exist_ok=True)

@@ -41,14 +41,14 @@ MOST_STEPS, MOST_CHANGED = 20, 30  # rows of a table; all of them are in explain
 OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
-def keep(folder: Path, answer: Entry, made: Page) -> None:
+def keep(folder: Path, answer: Entry, explained: Page) -> None:
     """explain.json and the report in `folder`; UserError where it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "explain.json", orjson.dumps(answer, option=OPTIONS))
     except OSError as error:
         raise UserError(f"--out {folder}: cannot be written ({error.strerror or error})") from error
-    write(folder, made)
+    write(folder, explained)
 
 
 def page(answer: Entry, drawn: Sequence[Steps | None] = ()) -> Page:

@@ -29,7 +29,7 @@ def tables(top: Entry, n_steps: int) -> list[Table]:
         (row["family"], _site(row["sites"][0]), brief(row["us"]), brief(row["count"]))
         for row in top["families"]
     ]
-    made = [
+    every = [
         Table(("busy with, per step", "most of it from", "us", "events"), families, text_columns=2),
         _gaps(top["gaps"], n_steps),
         _places("in no graph, per step", top["outside_graphs"]),
@@ -37,7 +37,7 @@ def tables(top: Entry, n_steps: int) -> list[Table]:
         _by_name("kernels by device time", "total_us", top["kernels"]),
         _by_name("host ops by own time", "self_us", top["host_ops"]),
     ]
-    return [table for table in made if table.rows]
+    return [table for table in every if table.rows]
 
 
 def _gaps(gaps: Sequence[Entry], n_steps: int) -> Table:

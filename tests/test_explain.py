@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.explain import main
-from profiling.analysis.explain import as_json, explain
-from profiling.trace.redact import redact
+from profiling.analysis.explanation import as_json, explain
+from profiling.trace.redaction import redact
 from tests.synthetic_trace import Synthetic, eager, on_host, replayed
 from variants.errors import UserError
 
@@ -283,13 +283,13 @@ def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:
 
 
 def test_another_tools_trace_and_a_large_one_are_said(tmp_path, capsys, monkeypatch) -> None:
-    import profiling.analysis.explain
+    import profiling.analysis.explanation
 
     made = Synthetic()
     made.event("tf_op", "MatMul", 0, 1000)
     path = made.write(tmp_path / "t.json")
     assert any("another tool" in w for w in answer(capsys, path)["files"][0]["warnings"])
-    monkeypatch.setattr(profiling.analysis.explain, "VIEWER_BYTES", 10)
+    monkeypatch.setattr(profiling.analysis.explanation, "VIEWER_BYTES", 10)
     assert any("viewers may show it empty" in w for w in answer(capsys, path)["files"][0]["warnings"])
 
 
@@ -319,7 +319,9 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path, arguments, said) -> Non
     assert sorted(tmp_path.iterdir()) == before
 
 
-@pytest.mark.parametrize("module", ["reports.explain", "experiments.explain", "profiling.analysis.explain"])
+@pytest.mark.parametrize(
+    "module", ["reports.explain", "experiments.explain", "profiling.analysis.explanation"]
+)
 def test_nothing_of_it_needs_torch(module) -> None:
     code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0

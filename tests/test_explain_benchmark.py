@@ -7,7 +7,7 @@ import json
 import pytest
 
 from experiments.explain_benchmark import main, write_copies
-from profiling.analysis.explain import explain
+from profiling.analysis.explanation import explain
 from tests.synthetic_trace import eager
 from variants.errors import UserError
 

@@ -16,7 +16,7 @@ import pytest
 from floor_run import Record, copied, tables
 from markupsafe import Markup
 
-from profiling.analysis.timeline import timeline
+from profiling.analysis.timeline import timeline_of
 from profiling.results.folder import RunFolder
 from profiling.results.record import Measurement
 from reports.build import build, page, study
@@ -82,7 +82,7 @@ def test_a_step_that_is_one_launch_stands_in_the_timeline(tmp_path: Path) -> Non
         record["variants"][variant]["trace"] = {**record["variants"]["tape"]["trace"], "phases": phases}
 
     run = RunFolder.load(copied(tmp_path / "floor", change), Measurement)
-    steps = timeline(run).steps
+    steps = timeline_of(run).steps
     assert [step.variant for step in steps] == ["sdpa", "tape", next(iter(run.record.variants))]
 
 

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.attribution import Attribution, attribute, cautions, integrity
-from profiling.analysis.explain import as_json, explain
+from profiling.analysis.attribution import Attribution, attribute, cautions_of, integrity
+from profiling.analysis.explanation import as_json, explain
 from profiling.analysis.predict import Costs, replay
 from profiling.analysis.reading import read
 from profiling.analysis.timeline import median_step
@@ -76,7 +76,7 @@ def test_work_from_before_the_trace_is_not_the_first_steps(tmp_path) -> None:
     made.launch((40_000, 41_000), (42_000, 100_000))
     result = found(made, tmp_path)
     assert parts_ns(result) == {"lead_in": 12_000, "busy": 58_000}
-    assert any("before the trace began" in note for note in cautions(*result))
+    assert any("before the trace began" in note for note in cautions_of(*result))
 
 
 def test_overlap_in_a_stream_and_between_streams_counts_once(tmp_path) -> None:
@@ -113,7 +113,7 @@ def test_what_sits_on_device_rows_without_being_work_is_not_busy(tmp_path) -> No
     result = found(made, tmp_path)
     assert parts_ns(result)["busy"] == 10_000
     assert len(result[0].device_events) == 1
-    assert any("profiler itself took 40.0 us" in note for note in cautions(*result))
+    assert any("profiler itself took 40.0 us" in note for note in cautions_of(*result))
 
 
 ns = st.integers(0, 200_000)
@@ -207,7 +207,7 @@ def test_reading_sync_bound(tmp_path) -> None:
     result = found(made, tmp_path)
     assert read(*result).label == "sync-bound"
     assert result[2].counts["syncs"].tolist() == [20]
-    assert any("20 copies to the host block" in note for note in cautions(*result))
+    assert any("20 copies to the host block" in note for note in cautions_of(*result))
 
 
 @pytest.mark.parametrize("where", ["in the step", "between steps", "behind the last event"])
@@ -308,7 +308,7 @@ def test_steps_that_differ_in_launches_are_a_caution(tmp_path) -> None:
     made.step(last, last + 500_000, "ProfilerStep#9")
     result = found(made, tmp_path)
     assert integrity(*result) == []
-    assert any("not alike: 10 to 15 kernels" in note for note in cautions(*result))
+    assert any("not alike: 10 to 15 kernels" in note for note in cautions_of(*result))
 
 
 def test_issued_work_on_an_idle_device_means_that_work_is_missing(tmp_path) -> None:
@@ -330,7 +330,7 @@ def test_launches_into_a_graph_being_captured_are_not_lost(tmp_path) -> None:
     made.call("cudaStreamEndCapture", 1_002_000, 1_002_100)
     result = found(made, tmp_path)
     assert integrity(*result) == []
-    assert any("5 launches went into a graph" in note for note in cautions(*result))
+    assert any("5 launches went into a graph" in note for note in cautions_of(*result))
 
 
 def test_unlinked_work_among_linked_work_is_a_problem(tmp_path) -> None:
@@ -350,7 +350,7 @@ def test_clock_skew(tmp_path, skew_ns, fatal) -> None:
             event["ts"] -= skew_ns / 1000
     result = found(made, tmp_path)
     assert any("clocks disagree" in p for p in integrity(*result)) == fatal
-    assert any("clocks disagree" in note for note in cautions(*result))
+    assert any("clocks disagree" in note for note in cautions_of(*result))
 
 
 @pytest.mark.parametrize("same_id", [True, False])

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.explain import explain
+from profiling.analysis.explanation import explain
 from profiling.analysis.reading import NO_VERDICT, explained
 from profiling.trace import Trace, load, steps
 from tests.synthetic_trace import Synthetic, eager, replayed

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.analysis.attribution import attribute, cautions, integrity
-from profiling.analysis.explain import Explanation, explain
+from profiling.analysis.attribution import attribute, cautions_of, integrity
+from profiling.analysis.explanation import Explanation, explain
 from profiling.trace import load, steps
 from profiling.trace.summary import file_numbers, window_numbers
 
@@ -73,7 +73,7 @@ def test_launches_under_capture_are_not_lost() -> None:
     marks = steps(trace)
     attribution = attribute(trace, marks)
     assert integrity(trace, marks, attribution) == []
-    assert any("4 launches went into a graph" in note for note in cautions(trace, marks, attribution))
+    assert any("4 launches went into a graph" in note for note in cautions_of(trace, marks, attribution))
 
 
 def test_overhead_and_nested_windows() -> None:

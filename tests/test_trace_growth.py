@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.analysis.attribution import cpu
-from profiling.analysis.explain import as_json, explain
+from profiling.analysis.explanation import as_json, explain
 from profiling.trace import load
 from profiling.trace.file import host_ops_of
 from profiling.trace.summary import window_numbers

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.explain import as_json, explain
+from profiling.analysis.explanation import as_json, explain
 from profiling.analysis.timeline import median_step
-from profiling.trace.redact import redact
+from profiling.trace.redaction import redact
 from tests.synthetic_trace import Synthetic, on_host
 
 

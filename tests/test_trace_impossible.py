@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.explain import explain
+from profiling.analysis.explanation import explain
 from profiling.trace import load
 from profiling.trace.clocks import EARLY, LENGTH, ORDER, ZERO
 from tests.synthetic_trace import Synthetic, eager, replayed

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.analysis.annotate import annotated
-from profiling.analysis.explain import explain, explain_ranks
+from profiling.analysis.explanation import explain, explain_ranks
 from profiling.trace import load
-from profiling.trace.redact import redact
+from profiling.trace.redaction import redact
 from tests.synthetic_trace import HOST_PID, HOST_TID, Synthetic, eager, replayed
 from variants.errors import UserError
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from profiling.analysis.explain import as_json, explain
+from profiling.analysis.explanation import as_json, explain
 from profiling.trace import load, steps
 from profiling.trace.names import ANNOTATION_CATEGORIES
-from profiling.trace.redact import redact
+from profiling.trace.redaction import redact
 from profiling.trace.summary import file_numbers, window_numbers
 
 PUBLIC = Path(__file__).resolve().parents[2] / "shared" / "traces" / "public"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from experiments.explain import main
 from profiling.analysis.attribution.device import busy_split_ns
-from profiling.analysis.explain import explain, explain_ranks
+from profiling.analysis.explanation import explain, explain_ranks
 from profiling.trace import load
 from tests.synthetic_trace import Synthetic, eager, replayed
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from profiling.analysis.explain import Explanation, as_json, explain
-from profiling.analysis.kinds import kinds, phase
+from profiling.analysis.explanation import Explanation, as_json, explain
+from profiling.analysis.kinds import kinds_of, phase
 from tests.synthetic_trace import Synthetic, eager
 
 
@@ -76,8 +76,8 @@ def test_phases_and_batch_sizes_by_name() -> None:
     assert phase("execute_new_0_cached_32") == "decode"
     assert phase("ProfilerStep#3") == ""
     names = pd.Series(["step[DECODE bs=64]"] * 3 + ["step[DECODE bs=32]"] * 3)
-    assert kinds(names).tolist() == ["decode of 64"] * 3 + ["decode of 32"] * 3
-    assert set(kinds(names.iloc[:4])) == {"decode"}, "one step of a batch size is not read apart"
+    assert kinds_of(names).tolist() == ["decode of 64"] * 3 + ["decode of 32"] * 3
+    assert set(kinds_of(names.iloc[:4])) == {"decode"}, "one step of a batch size is not read apart"
 
 
 @given(host_us=st.integers(10, 60), kernel_us=st.integers(1, 3), count=st.integers(12, 300))

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from experiments.explain import main
-from profiling.analysis.explain import as_json, explain, explain_ranks
+from profiling.analysis.explanation import as_json, explain, explain_ranks
 from profiling.analysis.sites import call_sites
 from profiling.analysis.top import family
 from profiling.trace import load

@@ -124,7 +124,7 @@ def _covered_ns(events: pd.DataFrame, steps: Steps) -> pd.Series[int]:
     out = np.zeros(len(table), np.int64)
     for thread, rows in table.groupby("thread"):
         begin, end = (rows[key].to_numpy(np.int64) for key in ("start_ns", "end_ns"))
-        own = events[events["thread"] == thread]
-        spans = pd.DataFrame({"start_ns": own["ts_ns"], "end_ns": own["ts_ns"] + own["dur_ns"]})
+        here = events[events["thread"] == thread]
+        spans = pd.DataFrame({"start_ns": here["ts_ns"], "end_ns": here["ts_ns"] + here["dur_ns"]})
         out[rows.index] = covered_ns(begin, end, spans)
     return pd.Series(out, table.index)

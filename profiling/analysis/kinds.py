@@ -43,18 +43,18 @@ def phase(name: str) -> str:
     """ "prefill", "decode", both, or "" where a step's name does not say."""
     prefill, decode = _requests(_PREFILLS, name), _requests(_DECODES, name)
     if prefill is None and decode is None:
-        found = (_PREFILL_WORD.search(name) is not None, _DECODE_WORD.search(name) is not None)
+        named = (_PREFILL_WORD.search(name) is not None, _DECODE_WORD.search(name) is not None)
     else:
-        found = (bool(prefill), bool(decode))
-    return " and ".join(word for word, there in zip(("prefill", "decode"), found, strict=True) if there)
+        named = (bool(prefill), bool(decode))
+    return " and ".join(word for word, there in zip(("prefill", "decode"), named, strict=True) if there)
 
 
 def _requests(pattern: re.Pattern[str], name: str) -> int | None:
-    found = pattern.search(name)
-    return next(int(n) for n in found.groups() if n is not None) if found else None
+    match = pattern.search(name)
+    return next(int(n) for n in match.groups() if n is not None) if match else None
 
 
-def kinds(names: pd.Series[str]) -> pd.Series[str]:
+def kinds_of(names: pd.Series[str]) -> pd.Series[str]:
     """Per step what it is read with: its phase, and its batch size where each has enough steps."""
     phases = names.map(phase)
     batch = names.map(lambda name: _batch(name) or 0)
@@ -66,8 +66,8 @@ def kinds(names: pd.Series[str]) -> pd.Series[str]:
 
 
 def _batch(name: str) -> int | None:
-    found = _BATCH.search(name)
-    return int(found[1]) if found else _requests(_DECODES, name)
+    match = _BATCH.search(name)
+    return int(match[1]) if match else _requests(_DECODES, name)
 
 
 def odd(length_ns: pd.Series[int]) -> pd.Series[bool]:

@@ -83,12 +83,14 @@ def replay(
     if busy.empty or not busy["ns"].any():
         return None
     work = trace.device_events[trace.device_events["device"] == of]
-    own = work[attribution.owner.loc[work.index].isin(judged)]
-    if own.empty:
+    of_steps = work[attribution.owner.loc[work.index].isin(judged)]
+    if of_steps.empty:
         return None
-    if (own["call_kind"] == "graph").any():
-        return Prediction("graphs are replayed already", step_us, None, [], _left(trace, own, len(judged)))
-    nodes = float(len(own)) / len(judged)
+    if (of_steps["call_kind"] == "graph").any():
+        return Prediction(
+            "graphs are replayed already", step_us, None, [], _left(trace, of_steps, len(judged))
+        )
+    nodes = float(len(of_steps)) / len(judged)
     spread = _spread(busy["us"])
     low, mid, high = (
         costs.lead_in_us[i] + spread[i] + nodes * costs.node_gap_us[i] + costs.sync_us[i] for i in range(3)
@@ -125,14 +127,14 @@ def _usual_interval_us(attribution: Attribution, of: str) -> float:
     return float((spans["end_ns"] - spans["start_ns"]).quantile(0.5, interpolation="lower")) / 1000
 
 
-def _left(trace: Trace, own: pd.DataFrame, n_steps: int) -> dict[str, float | int | None]:
+def _left(trace: Trace, work: pd.DataFrame, n_steps: int) -> dict[str, float | int | None]:
     """Beside the graphs: time in the launch calls, waits between replays, kernels outside; means per step."""
-    graph, outside = own[own["call_kind"] == "graph"], own[own["call_kind"] != "graph"]
+    graph, outside = work[work["call_kind"] == "graph"], work[work["call_kind"] != "graph"]
     calls = trace.calls.loc[graph["call"].unique()]
     replays = graph.groupby("call").agg(start=("start_ns", "min"), end=("end_ns", "max")).sort_values("start")
     ends, starts = replays["end"].to_numpy()[:-1], replays["start"].to_numpy()[1:]
     apart = starts > ends
-    between = (starts - ends - covered_ns(ends, starts, own))[apart]
+    between = (starts - ends - covered_ns(ends, starts, work))[apart]
     return {
         "graph_launches": len(replays) / n_steps,
         "graph_launch_call_us": float((calls["end_ns"] - calls["start_ns"]).sum()) / 1000 / n_steps,

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 import pandas as pd
 
 from profiling.analysis.attribution import HOST, Attribution, attribute, integrity
-from profiling.analysis.attribution.causes import CAUSES, PARTS, causes
+from profiling.analysis.attribution.causes import CAUSES, PARTS, time_by_cause
 from profiling.analysis.attribution.device import busy_split_ns
 from profiling.analysis.host import DOMINANT_SHARE, TO_KNOW_SHARE, UNKNOWN_SHARE, at_stake, read_host
-from profiling.analysis.kinds import MeanStep, kinds, odd
+from profiling.analysis.kinds import MeanStep, kinds_of, odd
 from profiling.trace import Steps, Trace
 
 MIN_EVENTS, MIN_STEPS, MIN_BUSY_NS = 8, 3, 1_000_000
@@ -86,8 +86,8 @@ def read(trace: Trace, steps: Steps, attribution: Attribution) -> Reading:
         return Reading("cannot tell", f"the trace has {unknown_rows(trace)}, and no device work that is read")
     if of is None:
         return _without_device(trace, steps, attribution, problems)
-    table = causes(trace, attribution, of)
-    parted = kinds(steps.table["name"].astype(str)).loc[table.index]
+    table = time_by_cause(trace, attribution, of)
+    parted = kinds_of(steps.table["name"].astype(str)).loc[table.index]
     usual, notes = _usual(table, parted)
     mean, shares = MeanStep.of(usual[list(PARTS)]), _shares(usual)
     unread = Reading("cannot tell", "", of, shares, problems, notes, mean=mean)

@@ -45,7 +45,7 @@ Eager: TypeAlias = tuple[Trace, Attribution, Sites]
 """A trace of the same model in which every kernel has a launch call of its own."""
 
 
-def sites(trace: Trace, attribution: Attribution, eager: Eager | None) -> Sites:
+def sites_of(trace: Trace, attribution: Attribution, eager: Eager | None) -> Sites:
     """The sites of calls and of what they launched; of what replays launched, those of an eager trace of the
     same model.
     """
@@ -59,9 +59,9 @@ def sites(trace: Trace, attribution: Attribution, eager: Eager | None) -> Sites:
         why = "the steps replay no graph, so their kernels have names"
         return Sites(calls, work, None, [f"--names-from is not used: {why}"])
     other, its_attribution, its_sites = eager
-    found = _matched(here, _places(other, its_attribution, its_sites.work))
-    work.loc[here.index] = found
-    share = float((found != "").any(axis=1).mean())
+    named = _matched(here, _places(other, its_attribution, its_sites.work))
+    work.loc[here.index] = named
+    share = float((named != "").any(axis=1).mean())
     why = "it is of another model, or its kernels are replayed too, or it has no ops"
     notes = [] if share else [f"--names-from {other.path} names none of the replayed kernels: {why}"]
     return Sites(calls, work, share, notes)
@@ -79,8 +79,8 @@ def call_sites(trace: Trace) -> pd.DataFrame:
     out = pd.DataFrame({"op": "", "module": ""}, index=calls.index, dtype=object)
     for column, spans in (("op", trace.host_ops), ("module", programs), ("module", modules)):
         around = _innermost(spans, thread, time)
-        found = around >= 0
-        out.loc[found, column] = spans["name"].astype(object).to_numpy()[around[found]]
+        inside = around >= 0
+        out.loc[inside, column] = spans["name"].astype(object).to_numpy()[around[inside]]
     return out
 
 
@@ -99,8 +99,8 @@ def _holding(events: pd.DataFrame, thread: Int, time: Int) -> pd.DataFrame:
     end = start + events["dur_ns"].to_numpy()
     held = np.zeros(len(events), np.bool_)
     for one in np.unique(thread).tolist():
-        own, times = of == one, np.sort(time[thread == one])
-        held[own] = np.searchsorted(times, start[own]) < np.searchsorted(times, end[own])
+        here, times = of == one, np.sort(time[thread == one])
+        held[here] = np.searchsorted(times, start[here]) < np.searchsorted(times, end[here])
     return events[held]
 
 
@@ -118,8 +118,8 @@ def _paths(modules: pd.DataFrame) -> list[str]:
     """Per module its class behind those of the modules around it."""
     paths: list[str] = []
     for name, parent in zip(modules["name"].tolist(), modules["parent"].tolist(), strict=True):
-        own = _MODULE.sub(r"\1", name)
-        paths.append(f"{paths[parent]}.{own}" if parent >= 0 else own)
+        module = _MODULE.sub(r"\1", name)
+        paths.append(f"{paths[parent]}.{module}" if parent >= 0 else module)
     return paths
 
 
@@ -154,7 +154,7 @@ def _places(trace: Trace, attribution: Attribution, of_work: pd.DataFrame) -> pd
 def _matched(here: pd.DataFrame, there: pd.DataFrame) -> pd.DataFrame:
     """`op` and `module` for the kernels `here` by those `there`; "" where they do not settle it."""
     known = there.drop_duplicates(_KEY).set_index(_KEY)[["op", "module"]]
-    found = known.reindex(pd.MultiIndex.from_frame(here[_KEY])).set_axis(here.index)
+    by_order = known.reindex(pd.MultiIndex.from_frame(here[_KEY])).set_axis(here.index)
     of_name = there.groupby("name")[["op", "module"]]
     always = of_name.first()[(of_name.nunique() == 1).all(axis=1)]  # launched from one place only
-    return found.fillna(always.reindex(here["name"]).set_axis(here.index)).fillna("")
+    return by_order.fillna(always.reindex(here["name"]).set_axis(here.index)).fillna("")

@@ -21,7 +21,7 @@ MAX_BARS = 2500  # per row: beyond it the shortest are left out, which are narro
 MAX_DEPTHS = 4  # of nested ops
 
 
-def timeline(run: RunFolder[Measurement], drawn: Mapping[str, Steps | None] | None = None) -> Steps | None:
+def timeline_of(run: RunFolder[Measurement], drawn: Mapping[str, Steps | None] | None = None) -> Steps | None:
     """The median traced step of each rung that is compared; None where no trace is left.
 
     `drawn`: by rung those that are at hand; the others are read from their traces.
@@ -91,7 +91,7 @@ class _Index:
         """`rows` with `start_ns`, `end_ns`, `name`, cut at the picture's edges."""
         begins = np.maximum(rows["start_ns"].to_numpy(), start)
         lasts = np.minimum(rows["end_ns"].to_numpy(), end) - begins
-        kept = np.sort(np.argsort(lasts)[-MAX_BARS:])
+        longest = np.sort(np.argsort(lasts)[-MAX_BARS:])
         names = rows["name"].astype(str).to_list()
         return [
             (
@@ -100,7 +100,7 @@ class _Index:
                 self.number(self.kinds, kinds[i]),
                 self.number(self.names, names[i][:120]),
             )
-            for i in kept.tolist()
+            for i in longest.tolist()
         ]
 
     def renumbered(self, step: DrawnStep, of: Steps) -> DrawnStep:

@@ -108,8 +108,8 @@ class Trace:
         times = {key: work[key] + ns for key in ("start_ns", "end_ns")}
         moved = replace(self)
         # What does not hang on the device's times is worked out once, here, for both.
-        kept = {"clocks": self.clocks, "host_ops": self.host_ops, "main_device": self.main_device}
-        moved.__dict__.update(self.__dict__, _linked=(calls, work.assign(**times), bad), **kept)
+        unmoved = {"clocks": self.clocks, "host_ops": self.host_ops, "main_device": self.main_device}
+        moved.__dict__.update(self.__dict__, _linked=(calls, work.assign(**times), bad), **unmoved)
         moved.__dict__.pop("host_waits", None)
         return moved
 
@@ -176,7 +176,7 @@ def host_ops_of(events: pd.DataFrame) -> pd.DataFrame:
     start, end, thread = start[order], end[order], thread[order]
     parent, end = nest(thread, start, end)
     nested = parent >= 0
-    own = (end - start) - np.bincount(parent[nested], (end - start)[nested], len(start)).astype(np.int64)
+    self_ns = (end - start) - np.bincount(parent[nested], (end - start)[nested], len(start)).astype(np.int64)
     names = rows["name"].cat.categories
     codes = rows["name"].cat.codes.to_numpy()[order]
     classes = np.array([op_class(str(n)) for n in names], dtype=object)
@@ -191,7 +191,7 @@ def host_ops_of(events: pd.DataFrame) -> pd.DataFrame:
             "start_ns": start,
             "end_ns": end,
             "parent": parent,
-            "self_ns": own,
+            "self_ns": self_ns,
             "class": classes[codes],
             "recorded": _recorded(parent, implicit),
         }

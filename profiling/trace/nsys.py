@@ -34,8 +34,8 @@ _ROWS = 10_000
 
 def _strings(*columns: str) -> str:
     """The first of some columns of string ids that has a string."""
-    found = (f"(SELECT value FROM {_STRINGS} WHERE id = {{{column}}})" for column in columns)
-    return f"coalesce({', '.join(found)}, NULL)"
+    strings = (f"(SELECT value FROM {_STRINGS} WHERE id = {{{column}}})" for column in columns)
+    return f"coalesce({', '.join(strings)}, NULL)"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from profiling.trace.names import DEVICE_CATEGORIES
 _NUMBER_AT_END = re.compile(r"[\s:_.#-]*\d+$")
 
 
-def ranks(trace: Trace) -> dict[str, Trace]:
+def by_rank(trace: Trace) -> dict[str, Trace]:
     """Name -> the part of the trace that is one rank's; one nameless entry, the trace, where it holds one."""
     parts = {
         name: part

@@ -12,14 +12,14 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import cpu, device
-from profiling.analysis.attribution.cautions import cautions
+from profiling.analysis.attribution.cautions import cautions_of
 from profiling.analysis.attribution.checks import integrity
 from profiling.trace import Steps, Trace, load
 from profiling.trace import steps as steps_of
 from profiling.trace.devices import by_device
 from profiling.trace.names import OP_CATEGORIES
 
-__all__ = ["Attributed", "Attribution", "attribute", "attributed", "cautions", "integrity"]
+__all__ = ["Attributed", "Attribution", "attribute", "attributed", "cautions_of", "integrity"]
 HOST = "cpu"
 """The name of the host in the column `device`."""
 

@@ -43,7 +43,7 @@ takes less.
 """
 
 
-def causes(trace: Trace, attribution: Attribution, of: str) -> pd.DataFrame:
+def time_by_cause(trace: Trace, attribution: Attribution, of: str) -> pd.DataFrame:
     """Per judged step of a device ns of each of `PARTS`, and `profiler`; rows by step.
 
     A step's time runs to the beginning of the next one's. Left out of it: a wait at its start in which issued

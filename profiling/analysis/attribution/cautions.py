@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from profiling.analysis.attribution import Attribution
 
 
-def cautions(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
+def cautions_of(trace: Trace, steps: Steps, attribution: Attribution) -> list[str]:
     """What the reader has to know, beyond `trace.warnings` and `steps.notes`; none of it makes the trace
     unreliable.
     """

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from profiling.analysis import top
-from profiling.analysis.attribution import Attribution, cautions
+from profiling.analysis.attribution import Attribution, cautions_of
 from profiling.analysis.attribution.device import busy_split_ns
 from profiling.analysis.predict import Costs, Prediction, replay
 from profiling.analysis.reading import Reading, explained, unknown_rows
-from profiling.analysis.sites import Eager, Sites, sites
+from profiling.analysis.sites import Eager, Sites, sites_of
 from profiling.trace import Steps, Trace, load, steps
 from profiling.trace.devices import by_device
 from profiling.trace.names import ANNOTATION_CATEGORIES, CALL_CATEGORY, DEVICE_CATEGORIES, OP_CATEGORIES
-from profiling.trace.ranks import ranks
+from profiling.trace.ranks import by_rank
 from profiling.trace.summary import Numbers, file_numbers, window_numbers
 
 _FILE_KEYS = (
@@ -76,7 +76,7 @@ def explain_ranks(
     `names_from`: an eager trace of the same model, to name what replays launched. UserError where nothing can
     be read.
     """
-    parts = ranks(load(path, progress))
+    parts = by_rank(load(path, progress))
     eager = (names_from.trace, names_from.attribution, names_from.sites) if names_from else None
     return [_explain(part, pattern, costs, name, list(parts), eager) for name, part in parts.items()]
 
@@ -89,16 +89,16 @@ def _explain(
     names: list[str],
     eager: Eager | None,
 ) -> Explanation:
-    found = steps(trace, pattern)
-    attribution, reading = explained(trace, found)
+    marks = steps(trace, pattern)
+    attribution, reading = explained(trace, marks)
     predictable = reading.label not in UNPREDICTABLE and not reading.problems
-    prediction = replay(trace, found, attribution, costs, reading.mean) if predictable else None
+    prediction = replay(trace, marks, attribution, costs, reading.mean) if predictable else None
     warnings = [f"{len(names)} ranks are in the file, each read apart: {', '.join(names)}"] if rank else []
-    warnings += [*trace.warnings, *_about_the_file(trace), *found.notes, *reading.problems, *reading.notes]
-    places = sites(trace, attribution, eager)
-    warnings += [*cautions(trace, found, attribution), *places.notes]
+    warnings += [*trace.warnings, *_about_the_file(trace), *marks.notes, *reading.problems, *reading.notes]
+    places = sites_of(trace, attribution, eager)
+    warnings += [*cautions_of(trace, marks, attribution), *places.notes]
     return Explanation(
-        trace, found, attribution, reading, prediction, trace.main_device, warnings, places, rank
+        trace, marks, attribution, reading, prediction, trace.main_device, warnings, places, rank
     )
 
 
@@ -114,39 +114,45 @@ def _about_the_file(trace: Trace) -> list[str]:
     return notes
 
 
-def as_json(found: Explanation, name: str, rows: int = 10) -> Numbers:
+def as_json(explanation: Explanation, name: str, rows: int = 10) -> Numbers:
     """One entry of `files` in `--json`. Times in us; `rows`: length of the lists in `top`."""
-    numbers, mean = file_numbers(found.trace), found.reading.mean
+    numbers, mean = file_numbers(explanation.trace), explanation.reading.mean
     ordered = {key: numbers.pop(key) for key in _FILE_KEYS}
-    for device, work in by_device(found.trace.device_events).items():
+    for device, work in by_device(explanation.trace.device_events).items():
         split = busy_split_ns(work)
         ordered["devices"][device]["busy_split_us"] = {what: ns / 1000 for what, ns in split.items()}
     return {
-        "file": f"{name} {found.rank}".strip(),
-        "reading": found.reading.label,
-        "headline": _headline(found),
-        "rule": found.reading.rule,
+        "file": f"{name} {explanation.rank}".strip(),
+        "reading": explanation.reading.label,
+        "headline": _headline(explanation),
+        "rule": explanation.reading.rule,
         "step_us": mean.length_us if mean.steps else None,
         "step_parts_us": mean.parts_us,
         "steps_read": mean.steps,
         **ordered,
-        "step_source": found.steps.source,
-        "steps": _steps(found),
-        "prediction": found.prediction.as_json() if found.prediction else None,
-        "warnings": found.warnings,
-        "shares": found.reading.shares,
+        "step_source": explanation.steps.source,
+        "steps": _steps(explanation),
+        "prediction": explanation.prediction.as_json() if explanation.prediction else None,
+        "warnings": explanation.warnings,
+        "shares": explanation.reading.shares,
         **numbers,
-        "named_share": found.sites.share,
+        "named_share": explanation.sites.share,
         "top": top.lists(
-            found.trace, found.steps, found.attribution, found.device, rows, found.sites, mean.steps
+            explanation.trace,
+            explanation.steps,
+            explanation.attribution,
+            explanation.device,
+            rows,
+            explanation.sites,
+            mean.steps,
         ),
     }
 
 
-def _headline(found: Explanation) -> str:
+def _headline(explanation: Explanation) -> str:
     """What is at stake in a step, and what a replay would save of it; "" without a verdict."""
-    said = found.reading.headline
-    predicted = found.prediction
+    said = explanation.reading.headline
+    predicted = explanation.prediction
     if not said or predicted is None or predicted.replay_us is None:
         return said
     saved = predicted.step_us - predicted.replay_us[1]
@@ -154,10 +160,10 @@ def _headline(found: Explanation) -> str:
     return f"{said}; {how} would save about {saved:.0f} us" if saved > 0 else said
 
 
-def _steps(found: Explanation) -> list[Numbers]:
+def _steps(explanation: Explanation) -> list[Numbers]:
     """Per step the main device's parts (without a device: the host's), and every device's own."""
-    main = found.device or "cpu"
-    attribution = found.attribution
+    main = explanation.device or "cpu"
+    attribution = explanation.attribution
     counts = attribution.counts.drop(columns="step").to_dict("records")
     spans = attribution.intervals[attribution.intervals["device"] == main].sort_values("step")
     lengths_us = ((spans["end_ns"] - spans["start_ns"]) / 1000).tolist()
@@ -166,7 +172,7 @@ def _steps(found: Explanation) -> list[Numbers]:
     for step, device, part, us in zip(*columns, strict=True):
         parts.setdefault((step, device), {})[part] = us
     out = []
-    for step, window in enumerate(window_numbers(found.trace, found.steps.table)):
+    for step, window in enumerate(window_numbers(explanation.trace, explanation.steps.table)):
         devices = window.pop("devices")
         for device, numbers in devices.items():
             numbers["parts_us"] = parts[step, device]

@@ -47,8 +47,8 @@ def redact(source_path: str | Path, out_path: str | Path, step_names: frozenset[
         raise UserError(f"--redact {source_path}: only JSON is redacted, not an SQLite export of nsys")
     source = open_source(source_path)
     events = [_event(e, step_names) for piece in pieces(source) for e in piece if isinstance(e, dict)]
-    kept = {k: v for k, v in metadata(source).items() if KEPT_META.fullmatch(k)}
-    text = orjson.dumps(kept | {"traceEvents": events})
+    meta = {k: v for k, v in metadata(source).items() if KEPT_META.fullmatch(k)}
+    text = orjson.dumps(meta | {"traceEvents": events})
     temporary = out_path.with_name(out_path.name + ".partial")
     try:
         temporary.write_bytes(gzip.compress(text, mtime=0) if out_path.suffix == ".gz" else text)

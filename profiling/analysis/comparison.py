@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 
 import numpy as np
 
-from profiling.analysis.explain import Explanation
+from profiling.analysis.explanation import Explanation
 
 SAME_WORK_SHARE = 0.02
 """Kernels per step may differ by this share and the device work still counts as the same."""
