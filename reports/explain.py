@@ -151,7 +151,7 @@ def _prediction(prediction: Entry | None) -> list[Block]:
         left = {
             key.replace("_", " "): value for key, value in prediction["left"].items() if value is not None
         }
-        listed = ", ".join(f"{key} {value:g}" for key, value in left.items())
+        listed = ", ".join(f"{key} {brief(value)}" for key, value in left.items())
         return [Sentence(f"{prediction['kind'].capitalize()}; per step: {listed}.")]
     low, mid, high = (prediction["replay_us"][key] for key in ("low", "mid", "high"))
     said = f"Predicted {prediction['kind']}: **{mid:.0f} us** ({low:.0f} to {high:.0f})"

@@ -4,6 +4,7 @@ waits for, and where the host waits.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ WAITED_FOR = {
     "unknown": "no launch call",
 }
 """Others by the part of the gap that is largest."""
+_ADDRESS = re.compile(r" of .* object at 0x[0-9a-f]+>")
 MOST_LETTERS = 90  # of a name: templates of kernels run over pages
 
 
@@ -72,9 +74,9 @@ def _place(what: str | None, where: str | None) -> str:
 
 
 def _inner(place: str) -> str:
-    """Of a path of modules, or of folders in a Python frame, the last two."""
+    """Of a path of modules, or of folders in a Python frame, the last two; of what is built in, its name."""
     mark = "/" if ".py(" in place else "."
-    return place if place.startswith("<") else mark.join(place.split(mark)[-2:])
+    return _ADDRESS.sub(">", place) if place.startswith("<") else mark.join(place.split(mark)[-2:])
 
 
 def _by_name(title: str, value: str, top: Sequence[Entry]) -> Table:

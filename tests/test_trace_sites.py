@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from experiments.explain import main
 from profiling.analysis.explanation import as_json, explain, explain_ranks
 from profiling.analysis.sites import call_sites
-from profiling.analysis.top import family
+from profiling.analysis.top import LISTS, family
 from profiling.trace import load
+from reports.top import tables
 from tests.synthetic_trace import Synthetic, eager, on_host
 from variants.errors import UserError
 
@@ -211,6 +212,21 @@ def test_devices_are_listed_with_what_they_are_busy_with(tmp_path, capsys) -> No
 )
 def test_family_of_a_kernel(kernel, expected) -> None:
     assert family(kernel) == expected
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("<built-in method arange of type object at 0x7f462d1f2180>", "`<built-in method arange>`"),
+        ("<built-in function linear>", "`<built-in function linear>`"),
+        ("/opt/x/vllm/worker/runner.py(8): execute", "`worker/runner.py(8): execute`"),
+        ("Model.Layer.Attention", "`Layer.Attention`"),
+    ],
+)
+def test_a_place_is_short_and_has_no_address(place, said) -> None:
+    gap = {"op": None, "call": None, "frame": place, "waited_for": "before_call", "count": 1, "total_us": 1}
+    (table,) = tables({key: [] for key in LISTS} | {"gaps": [gap | {"length_us": 1}]}, 1)
+    assert table.rows[0][0] == said
 
 
 def test_names_with_markup_are_text_in_the_report(tmp_path) -> None:

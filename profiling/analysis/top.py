@@ -85,12 +85,9 @@ def host_ops(trace: Trace, rows: int) -> list[Row]:
 
 
 def _by_name(names: pd.Series[Any], ns: pd.Series[int], rows: int, what: str) -> list[Row]:
-    grouped = ns.groupby(names, observed=True).agg(["size", "sum"])
-    grouped = grouped.sort_values("sum", ascending=False, kind="stable").head(rows)
-    columns = (grouped.index.tolist(), grouped["size"].tolist(), grouped["sum"].tolist())
     return [
         {"name": str(name), "count": n, what: total / 1000, "mean_us": total / 1000 / n}
-        for name, n, total in zip(*columns, strict=True)
+        for name, n, total in _largest(ns, names, rows)
     ]
 
 
@@ -107,27 +104,36 @@ def families(work: pd.DataFrame, n_steps: int, rows: int) -> list[Row]:
     """
     names = work["name"].cat.remove_unused_categories().cat  # of all events' names few are kernels'
     of = np.array([family(str(name)) for name in names.categories], dtype=object)[names.codes.to_numpy()]
-    out = [
-        {"family": name, **_per_step(part, n_steps), "sites": places(part, n_steps, MOST_SITES)}
-        for name, part in work.groupby(of)
+    return [
+        {
+            "family": name,
+            "count": count / n_steps,
+            "us": ns / 1000 / n_steps,
+            "sites": places(work[of == name], n_steps, MOST_SITES),
+        }
+        for name, count, ns in _largest(_lasted(work), of, rows)
     ]
-    return sorted(out, key=lambda row: -row["us"])[:rows]
 
 
 def places(work: pd.DataFrame, n_steps: int, rows: int) -> list[Row]:
     """Device events or calls of some steps by where they come from, most time first: `op`, `module` (None
     where unknown), the `name` with most of the time, and per step `count` and `us`.
     """
+    lasted = _lasted(work)
     out: list[Row] = []
-    for (op, module), site in work.groupby(["op", "module"]):
-        by_name = _lasted(site).groupby(site["name"].astype(object)).sum()
+    for (op, module), count, ns in _largest(lasted, [work["op"], work["module"]], rows):
+        here = (work["op"] == op) & (work["module"] == module)
+        by_name = lasted[here].groupby(work.loc[here, "name"].astype(object)).sum()
         row: Row = {"op": op or None, "module": module or None, "name": str(by_name.idxmax())}
-        out.append(row | _per_step(site, n_steps))
-    return sorted(out, key=lambda row: -row["us"])[:rows]
+        out.append(row | {"count": count / n_steps, "us": ns / 1000 / n_steps})
+    return out
 
 
-def _per_step(part: pd.DataFrame, n_steps: int) -> Row:
-    return {"count": len(part) / n_steps, "us": float(_lasted(part).sum()) / 1000 / n_steps}
+def _largest(ns: pd.Series[int], by: Any, rows: int) -> list[tuple[Any, int, int]]:
+    """(key, events, ns) of the groups with most time; equal ones by key."""
+    groups = ns.groupby(by, observed=True).agg(["size", "sum"])
+    groups = groups.sort_values("sum", ascending=False, kind="stable").head(rows)
+    return list(zip(groups.index.tolist(), groups["size"].tolist(), groups["sum"].tolist(), strict=True))
 
 
 def _lasted(rows: pd.DataFrame) -> pd.Series[int]:

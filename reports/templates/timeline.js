@@ -29,6 +29,13 @@ function timeline(root) {
   const at = (us) => LEFT + (us - from) * scale();
   const timeAt = (x) => from + (x - LEFT) / scale();
 
+  function fitting(g, label) {           // engines name a step by its whole batch
+    const fits = (text) => g.measureText(text).width <= LEFT - 14;
+    let shown = label;
+    while (!fits(shown) && shown.length > 2) shown = shown.slice(0, -2) + "\u2026";
+    return shown;
+  }
+
   function onTop(colour) {               // black or white, whichever is read more easily on it
     const [r, gr, b] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
     return 0.3 * r + 0.59 * gr + 0.11 * b > 125 ? "#000" : "#fff";
@@ -48,7 +55,7 @@ function timeline(root) {
       g.fillStyle = row.bold ? ink : soft;
       g.font = (row.bold ? "600 " : "") + "12px system-ui, sans-serif";
       g.textAlign = "left";
-      g.fillText(row.label, 8, row.y + ROW * 0.68, LEFT - 14);
+      g.fillText(fitting(g, row.label), 8, row.y + ROW * 0.68);
       g.save();
       g.beginPath();
       g.rect(LEFT, row.y, width() - LEFT, ROW);
