@@ -163,12 +163,12 @@ def test_the_first_line_has_the_microseconds_at_stake(tmp_path) -> None:
 def test_graphs_in_pieces_with_eager_attention_between(
     tmp_path_factory, pieces, nodes, batches, busy_ns
 ) -> None:
-    """vLLM's piecewise graphs: the first has more nodes than the others, attention is launched between."""
+    """vLLM's piecewise graphs: nodes by piece and batch size, of which few steps are, attention between."""
     made, at = Synthetic(), 0
     for batch in batches:
         begin = free = at
         for piece in range(pieces):
-            count = nodes + 3 * (piece == 0)
+            count = nodes + batch // 8 + 3 * (piece == 0)
             first = max(at + 8_000, free)
             runs = [(first + n * busy_ns, first + (n + 1) * busy_ns) for n in range(count)]
             made.graph((at, at + 6_000), runs, name=f"piece{piece}")

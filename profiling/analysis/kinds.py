@@ -57,7 +57,7 @@ def _requests(pattern: re.Pattern[str], name: str) -> int | None:
 def kinds_of(names: pd.Series[str]) -> pd.Series[str]:
     """Per step what it is read with: its phase, and its batch size where each has enough steps."""
     phases = names.map(phase)
-    batch = names.map(lambda name: _batch(name) or 0)
+    batch = names.map(lambda name: batch_size(name) or 0)
     counts = batch.groupby([phases, batch]).transform("size")
     split = counts.groupby(phases).transform("min") >= MIN_OF_BATCH
     several = batch.groupby(phases).transform("nunique") > 1
@@ -65,7 +65,8 @@ def kinds_of(names: pd.Series[str]) -> pd.Series[str]:
     return phases.where(~(split & several & (batch > 0)), sized)
 
 
-def _batch(name: str) -> int | None:
+def batch_size(name: str) -> int | None:
+    """Requests that a step decodes together, None where its name does not say."""
     match = _BATCH.search(name)
     return int(match[1]) if match else _requests(_DECODES, name)
 

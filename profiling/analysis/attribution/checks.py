@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from profiling.analysis.attribution import device
+from profiling.analysis.kinds import batch_size
 from profiling.trace import Steps, Trace
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _graph_under_recorded(trace: Trace, steps: Steps) -> str | None:
 
 def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
     """Per graph launch `works`, `graph` (the id of what it replays, or where the trace has none its place in
-    the step), and `alike`: how many launches show the same nodes in the same order.
+    a step of its batch size), and `alike`: how many launches show the same nodes in the same order.
     """
     work = trace.device_events
     calls = trace.calls[trace.calls["kind"] == "graph"]
@@ -116,7 +117,11 @@ def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
     graph = ids.set_index("call")["graph"].reindex(calls.index)
     step = pd.Series(device.owners_of(calls["start_ns"].to_numpy(), steps), calls.index)
     place = calls.groupby(step).cumcount()
-    named = [f"graph {int(g)}" if g >= 0 else f"place {p}" for g, p in zip(graph, place, strict=True)]
+    batch = step.map(_batches(steps))
+    named = [
+        f"graph {int(g)}" if g >= 0 else f"place {p}, batch {b}"
+        for g, p, b in zip(graph, place, batch, strict=True)
+    ]
     nodes = work[work["call_kind"] == "graph"]
     each = nodes["name"].cat.codes.to_numpy(np.int64) << 32 | nodes.groupby("call").cumcount().to_numpy()
     together = pd.Series(pd.util.hash_array(each), nodes.index).groupby(nodes["call"]).sum()
@@ -124,11 +129,17 @@ def _replays(trace: Trace, steps: Steps) -> pd.DataFrame:
     return pd.DataFrame({"works": calls["works"], "graph": named, "alike": alike})
 
 
+def _batches(steps: Steps) -> pd.Series[int]:
+    """Per step the batch size in its name, 0 where it has none: other sizes may take other kernels."""
+    return steps.table["name"].map(lambda name: batch_size(str(name)) or 0)
+
+
 def _steps_with_fewer_kernels(trace: Trace, steps: Steps, attribution: Attribution) -> str | None:
     """Fewer kernels for as many launches, or fewer kernels and single launches in the first steps, where
     profilers drop events.
     """
-    counts = attribution.counts
+    counts, batches = attribution.counts, _batches(steps)
+    counts = counts[(batches == batches.mode().max()).to_numpy()[counts["step"]]]
     mended = device.owners_of(trace.impossible["call_start_ns"].to_numpy(), steps)
     counts = counts[counts["launches"] + counts["graph_launches"] + counts["kernels"] > 0]
     counts = counts[~counts["step"].isin(mended)]
