@@ -36,9 +36,12 @@ def with_flag(flag: str) -> list[str]:
     return sorted(name for name, text in texts.items() if "common_parser(" in text or f'"{flag}"' in text)
 
 
+NEEDED = {"duel": [".", "."]}  # what an experiment cannot do without
+
+
 def refusal(name: str, flags: list[str], capsys: pytest.CaptureFixture[str]) -> str:
     with pytest.raises(SystemExit) as stopped:
-        cli.run(import_module(f"experiments.{name}").main, flags)
+        cli.run(import_module(f"experiments.{name}").main, [*NEEDED.get(name, []), *flags])
     error = capsys.readouterr().err
     assert stopped.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
     return error

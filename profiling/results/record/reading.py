@@ -19,6 +19,7 @@ from profiling.results.record.sized import SizingRecord
 from profiling.results.record.timed import (
     BatchRecord,
     ContextRecord,
+    DuelRecord,
     FloorRecord,
     GrowthRecord,
     PagingRecord,
@@ -62,6 +63,7 @@ AnyRecord = (
     | ArticlesRecord
     | ExplainBenchmarkRecord
     | CalibrateRecord
+    | DuelRecord
 )
 
 

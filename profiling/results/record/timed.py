@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from profiling.results.record.base import Measurement, Record
+from profiling.results.record.duel import DuelSteps
 from profiling.results.record.entry import StepPrediction
 from profiling.results.record.part import Count, Ms, Part, Size
 from profiling.results.record.proof import GateResult
@@ -25,6 +26,15 @@ class GrowthRecord(Record, frozen=True, tag="growth"):
 
 class PointRecord(Measurement, frozen=True, tag="growth point"):
     """One point of growth."""
+
+
+class DuelRecord(Record, frozen=True, kw_only=True, tag="duel"):
+    """Steps of two versions of this project in alternation; `tokens`: what each side wrote first."""
+
+    variant: str = ""
+    context: Count = 0
+    duel: DuelSteps = DuelSteps()
+    tokens: dict[str, list[int]] = {}
 
 
 class Batch(Part, frozen=True, kw_only=True):
