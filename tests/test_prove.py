@@ -108,6 +108,15 @@ def test_the_command_proves_writes_and_says_so(tmp_path: Path, capsys: pytest.Ca
     assert "attention: sdpa" in (Path(said["run"]) / "report.md").read_text("utf-8")
 
 
+def test_a_version_whose_names_are_not_known_is_refused_by_its_number(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path, "llama")
+    monkeypatch.setattr(transformers_model, "OLDEST", (99, 1))
+    with pytest.raises(UserError, match=r"transformers [\d.]+ is older than 99\.1"):
+        load_transformers_model(tmp_path, torch.float32, "cpu", SLOTS)
+
+
 @pytest.mark.parametrize(
     ("flags", "named"),
     [
@@ -120,6 +129,7 @@ def test_the_command_proves_writes_and_says_so(tmp_path: Path, capsys: pytest.Ca
         (["--model", "CODE"], "auto_map"),
         (["--model", "PICKLED"], "no .safetensors file"),
         (["--model", "UNKNOWN"], "transformers cannot load it"),
+        (["--model", "QUANTISED"], "transformers cannot load it: ImportError"),
     ],
     ids=lambda value: value[-1] if isinstance(value, list) else "",
 )
@@ -129,6 +139,7 @@ def test_bad_input_is_one_line_and_writes_nothing(flags: list[str], named: str, 
     for name, changed in {
         "CODE": {"auto_map": {"AutoModel": "own.Model"}},
         "UNKNOWN": {"model_type": "nobody"},
+        "QUANTISED": {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}},
     }.items():
         checkpoint(tmp_path / name, "llama")
         (tmp_path / name / "config.json").write_text(json.dumps(config | changed), "utf-8")

@@ -212,7 +212,7 @@ def load_transformers_model(
         module: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, local_files_only=True, trust_remote_code=False, use_safetensors=True
         )
-    except (OSError, ValueError, KeyError, RuntimeError) as error:
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise UserError(f"{folder}: transformers cannot load it: {one_line(error)}") from None
     limit = getattr(module.config.get_text_config(decoder=True), "max_position_embeddings", None)
     positions = min(positions, limit or positions)
