@@ -141,7 +141,7 @@ def outcome(findings: Sequence[Finding]) -> Outcome:
         "the text is a conversation's: prompt, text, three tokens at once, rewind, second prompt",
     ]
     what = f"{n - len(holes)} of {n} silent bugs are caught by the gate"
-    return Outcome(what, statements, [], [text, checks], notes)
+    return Outcome(what, statements, [text, checks], notes)
 
 
 def _single_statements(by_name: dict[str, Finding]) -> list[Check]:

@@ -115,7 +115,7 @@ def outcome(account: HeldBytes, model: GPT, quick: bool) -> Outcome:
     )
     per_token = kv_bytes_per_token(model.config, model.dtype.itemsize)
     what = f"{per_token / 1024:g} KiB a token, the tensors of `{BASELINE}` hold exactly what the formula says"
-    return Outcome(what, _statements(account), _figures(account, model), [figure, *tables], notes)
+    return Outcome(what, [*_statements(account), *_figures(account, model)], [figure, *tables], notes)
 
 
 def _cache_table(account: HeldBytes) -> Table:

@@ -25,6 +25,7 @@ from experiments.shared.published import Check
 from profiling.results.record import PagingRecord, Queue, SharedPrefix, Workload
 from profiling.results.record.page import Block, Figure, Table
 from profiling.results.record.pictures import Curves
+from reports.numbers import interval
 from variants.errors import UserError
 from variants.ladder import ladder
 
@@ -120,7 +121,7 @@ def outcome(record: PagingRecord) -> Outcome:
     )
     hits = {layout: hit_rate(shared) for layout, shared in record.prefixes.items()}
     slab, blocks = queue.served["slab of the limit"], queue.served["blocks"]
-    paid = ", ".join(f"{c.ratio.mid:.2f}x at {n}" for n, c in cost.items() if c.ratio) or "unknown"
+    paid = ", ".join(f"{interval(c.ratio)} times at {n:,}" for n, c in cost.items()) or "unknown"
     what = (
         f"blocks run {blocks.running / slab.running:.1f}x the requests of slabs in the same memory, "
         f"a shared prompt saves {hits[LAYOUTS[0]]:.0%} of the prefill, a step costs {paid}"
@@ -133,7 +134,13 @@ def outcome(record: PagingRecord) -> Outcome:
         "the first request of each layout finds an empty pool and is counted",
     ]
     measured: list[Block] = [*([figure] if cost else []), *tables]
-    return Outcome(what, _statements(record, queue, hits), [], measured, notes)
+    return Outcome(what, _statements(record, queue, hits), measured, notes)
+
+
+def _of_the_limit(queue: Queue) -> str:
+    """What the share follows from: nothing is timed here."""
+    mean = sum(final for _, final in queue.mix) / len(queue.mix)
+    return f"follows from the mix of requests, of {mean:.0f} tokens on average; most: over half"
 
 
 def hit_rate(layout: SharedPrefix) -> float:
@@ -149,7 +156,7 @@ def _statements(record: PagingRecord, queue: Queue, hits: dict[str, float]) -> l
     proven = all(entry.status == "proven" for entry in record.variants.values())
     plain, end, front = (hits[layout] for layout in LAYOUTS)
     return [
-        Check("paging.unused", f"{unused:.0%} never used", "most: over half", unused > 0.5),
+        Check("paging.unused", f"{unused:.0%} never used", _of_the_limit(queue), unused > 0.5),
         Check(
             "paging.pieces",
             f"in {exact.refused_with_room} of {exact.ticks} ticks",
@@ -212,9 +219,7 @@ def _prefix_table(prefixes: dict[str, SharedPrefix]) -> Table:
 def _cost_table(cost: dict[int, Cost]) -> Table:
     rows = []
     for context, c in cost.items():
-        ratio = c.ratio
-        cell = f"{ratio.mid:.3f} [{ratio.low:.3f}, {ratio.high:.3f}]" if ratio else "unknown"
-        rows.append((str(context), f"{c.contiguous:.3f}", f"{c.paged:.3f}", cell))
+        rows.append((str(context), f"{c.contiguous:.3f}", f"{c.paged:.3f}", interval(c.ratio)))
     title = "Step, ms (median over rounds), and what paging costs"
     return Table(("context", CONTIGUOUS, PAGED, "ratio over rounds"), rows, title=title)
 

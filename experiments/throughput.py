@@ -41,6 +41,7 @@ PROMPT, WHOLE_PROMPT = 10, 8  # the first article's prompt; the second fills the
 USUAL = Workload(contexts=(PROMPT,), rounds=3, gate_steps=200)  # `--context` is the prompt's length here
 QUICK = replace(USUAL, rounds=1, gate_steps=24)
 FLAT, COLLAPSED = 0.8, 0.9  # slowest over fastest rate that is still flat; last over first that is not
+TREND, TREND_ROUNDS = 8, 3  # longest text over the shortest, and rounds, from which a trend is judged
 SHORT = 0.5  # a speedup under half of the work removed
 
 
@@ -143,7 +144,7 @@ def outcome(loops: Loops, whole: int | None) -> Outcome:
     tables = [_rates_table(loops), _work_table(loops), *([_whole_table(loops, whole)] if whole else [])]
     gpt2 = loops.config == PRESETS["gpt2"] and loops.batch == 1
     compared = _figures(loops, whole) if gpt2 else []
-    return Outcome(what, _statements(loops), compared, [figure, *tables], notes)
+    return Outcome(what, [*_statements(loops), *compared], [figure, *tables], notes)
 
 
 def _rates_table(loops: Loops) -> Table:
@@ -192,12 +193,34 @@ def _whole_table(loops: Loops, whole: int) -> Table:
 
 def _statements(loops: Loops) -> list[Check]:
     """The article's sentences, each with the rule that decides it."""
+    last = loops.new[-1]
+    speedup, less = loops.speedup(last), loops.less_work(last)
+    theirs, ours = (loops.flop_rate(name, last) / 1e9 for name in ("naive", BASELINE))
+    return [
+        *_trends(loops),
+        Check(
+            "throughput.short",
+            f"{speedup:.1f}x, not {less:.0f}x",
+            f"at {last} new tokens; short is under half of the work removed",
+            speedup < SHORT * less,
+        ),
+        Check(
+            "throughput.efficient",
+            f"{theirs / ours:.1f}x the FLOP/s",
+            f"naive {theirs:.1f}, cached {ours:.1f} GFLOP/s at {last} new tokens; the higher is efficient",
+            theirs > ours,
+        ),
+    ]
+
+
+def _trends(loops: Loops) -> list[Check]:
+    """What rates do as texts grow: not judged from texts alike, or from a round or two."""
     first, last = loops.new[0], loops.new[-1]
+    if last < TREND * first or loops.workload.rounds < TREND_ROUNDS:
+        return []
     cached = [loops.rate(BASELINE, n) for n in loops.new]
     flat = min(cached) / max(cached)
     before, after = loops.rate("naive", first), loops.rate("naive", last)
-    speedup, less = loops.speedup(last), loops.less_work(last)
-    theirs, ours = (loops.flop_rate(name, last) / 1e9 for name in ("naive", BASELINE))
     return [
         Check(
             "throughput.flat",
@@ -210,18 +233,6 @@ def _statements(loops: Loops) -> list[Check]:
             f"{before:.1f} to {after:.1f} tok/s",
             f"last over first {after / before:.2f}; collapsing below {COLLAPSED}",
             after < COLLAPSED * before,
-        ),
-        Check(
-            "throughput.short",
-            f"{speedup:.1f}x, not {less:.0f}x",
-            f"at {last} new tokens; short is under half of the work removed",
-            speedup < SHORT * less,
-        ),
-        Check(
-            "throughput.efficient",
-            f"{theirs / ours:.1f}x the FLOP/s",
-            f"naive {theirs:.1f}, cached {ours:.1f} GFLOP/s at {last} new tokens; the higher is efficient",
-            theirs > ours,
         ),
     ]
 

@@ -187,7 +187,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     outcome = Outcome(
         f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
         work_checks(),
-        [],
         [steps_figure(steps), *tables, counted_table(counts)],
         ["--quick: executed at the first context only"] if arguments.quick else [],
         also=agreeing == len(counts),

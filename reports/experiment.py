@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from profiling.results.guard import disturbances
-from profiling.results.record import Claim, Measurement, Record
+from profiling.results.record import Claim, ClaimKind, Measurement, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
 from reports.numbers import at_commit
 
 CLAIM_COLUMNS = ("article", "claim", "published", "here", "holds", "why")
+HOLDS = {True: "yes", False: "no"}
 
 
 def page(
@@ -45,6 +47,24 @@ def where(record: Record) -> str:
 
 def claims_table(claims: Sequence[Claim]) -> Table:
     """Published values beside those found here, and why they differ."""
-    words = {True: "yes", False: "no", None: "not measured"}
-    cells = [(str(c.article), c.claim, c.published, c.here, words[c.holds], c.why) for c in claims]
+    cells = [(str(c.article), c.claim, c.published, c.here, claim_word(c), c.why) for c in claims]
     return Table(CLAIM_COLUMNS, cells, text_columns=len(CLAIM_COLUMNS))
+
+
+def claim_word(claim: Claim) -> str:
+    """Whether it holds here; what was measured elsewhere stands beside ours, and neither is wrong."""
+    if claim.holds is not None:
+        return HOLDS[claim.holds]
+    return "beside it" if claim.here else "not measured"
+
+
+def claims_sentence(claims: Sequence[Claim]) -> str:
+    """The three kinds of claims, counted apart."""
+    words = {kind: Counter(claim_word(c) for c in claims if c.kind is kind) for kind in ClaimKind}
+    counted, stated, elsewhere = (words[kind] for kind in ClaimKind)
+    return (
+        f"{counted['yes']} of {counted.total()} figures of arithmetic read the same; of {stated.total()} "
+        f"statements {stated['yes']} hold here, {stated['no']} do not, {stated['not measured']} were not "
+        f"measured; ours stands beside {elsewhere['beside it']} of {elsewhere.total()} figures that the "
+        "authors' machines measured."
+    )

@@ -2,8 +2,8 @@
 
     python -m reports.readme reports/published/FOLDER
 
-Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes: of a floor run
-or of a calibration.
+Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes: of a floor
+run, of a calibration or of the articles' claims.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from typing import Any
 from profiling.results.calibration import false_alarm, placed, recovered, share_interval, wrong_words
 from profiling.results.folder import RunFolder, write_atomically
 from profiling.results.metrics import Measured
-from profiling.results.record import CalibrateRecord, FloorRecord, Record
+from profiling.results.record import ArticlesRecord, CalibrateRecord, FloorRecord, Record
 from reports.build import study
+from reports.experiment import claims_sentence
 from reports.numbers import UNKNOWN, at_commit, number
 from reports.sections.answer import said
 from variants.command import Parser, run
@@ -97,10 +98,21 @@ def accuracy(run: RunFolder[CalibrateRecord]) -> str:
     )
 
 
+def articles(run: RunFolder[ArticlesRecord]) -> str:
+    """What became of the articles' claims."""
+    where = run.record.environment
+    machine = f" on {where.cpu} ({where.simd}, {where.cores} cores)" if where else ""
+    made = (
+        f"From the committed [report]({run.path.as_posix()}/report.md){machine}{at_commit(run.record.commit)}"
+    )
+    return f"{made}: {claims_sentence(run.record.claims)}"
+
+
 Part = Callable[[RunFolder[Any]], str]
 PARTS: dict[type[Record], dict[str, Part]] = {
     FloorRecord: {"picture": picture, "source": source, "table": table, "verdict": judged},
     CalibrateRecord: {"accuracy": accuracy},
+    ArticlesRecord: {"articles": articles},
 }
 
 

@@ -19,11 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """`statements` decide whether the claim `what` holds; `compared` are figures that need not agree."""
+    """`checks` decide whether the claim `what` holds, but for those that were measured elsewhere."""
 
     what: str
-    statements: Sequence[Check]
-    compared: Sequence[Check]
+    checks: Sequence[Check]
     measured: Sequence[Block]
     notes: Sequence[str] = ()
     also: bool = True  # whatever else must be so for the claim to hold
@@ -31,15 +30,14 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        return claims.verdict(self.what, self.statements, self.also, self.counted)
+        return claims.verdict(self.what, self.checks, self.also, self.counted)
 
 
 def conclude(
     arguments: argparse.Namespace, doc: str, run: RunFolder[Record], outcome: Outcome, **fields: object
 ) -> int:
     """End an experiment that holds claims of the articles against its run; `fields` go into --json."""
-    checks = [*outcome.statements, *outcome.compared]
-    run.update(claims=claims.rows(checks))
+    run.update(claims=claims.rows(outcome.checks))
     notes = [Bullets(outcome.notes)] if outcome.notes else []
     page = page_of(doc, run, outcome.verdict, [*outcome.measured, *notes])
     return publish(arguments, run, page, **fields, claims=run.record.claims, verdict=outcome.verdict)

@@ -87,6 +87,7 @@ def measure(model: GPT, kind: str, context: int, seed: int) -> Purity:
         appended=max(one.appended for one in ones),
         replaced=max(one.replaced for one in ones),
         drift=max(one.drift for one in ones),
+        kv=max(one.kv or 0.0 for one in ones),
         flips=len(flipped),
         argmax=(flipped or ones)[0].argmax,
     )
@@ -111,6 +112,7 @@ def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
         argmax=argmax,
         before=before.weights[0][0, :corner, :corner].tolist(),
         after=after.weights[0][0, :corner, : corner + 1].tolist(),
+        kv=max(map(_apart, _keys_and_values(before, context), _keys_and_values(after, context))),
     )
 
 
@@ -121,7 +123,12 @@ def _earlier(weights: list[Tensor], n: int) -> list[Tensor]:
 
 def _states(one: Pass, n: int) -> list[Tensor]:
     """All that the first n tokens left behind: attention rows, keys, values."""
-    return [*_earlier(one.weights, n), *(part[:, :, :n] for pair in one.kv for part in pair)]
+    return [*_earlier(one.weights, n), *_keys_and_values(one, n)]
+
+
+def _keys_and_values(one: Pass, n: int) -> list[Tensor]:
+    """Of the first n tokens, layer by layer."""
+    return [part[:, :, :n] for pair in one.kv for part in pair]
 
 
 def _apart(first: Tensor, second: Tensor) -> float:

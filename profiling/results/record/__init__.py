@@ -13,7 +13,7 @@ from profiling.results.record.calibrated import (
     Truth,
     WordsGiven,
 )
-from profiling.results.record.claim import Claim
+from profiling.results.record.claim import Claim, ClaimKind
 from profiling.results.record.duel import DuelBlock, DuelSteps, DuelTrace
 from profiling.results.record.entry import (
     CompiledStep,
@@ -97,6 +97,7 @@ __all__ = [
     "CalibrateRecord",
     "CheckErrors",
     "Claim",
+    "ClaimKind",
     "CleanRung",
     "CompiledStep",
     "ContextRecord",

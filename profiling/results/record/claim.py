@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+
 from profiling.results.record.part import Part
 
 
+class ClaimKind(StrEnum):
+    """What a published figure can be held to."""
+
+    ARITHMETIC = "arithmetic"  # it follows from formulas, and must read the same
+    STATEMENT = "statement"  # measured here, by a rule that could refute it
+    ELSEWHERE = "measured elsewhere"  # on the authors' machine: shown beside ours, neither right nor wrong
+
+
 class Claim(Part, frozen=True, kw_only=True):
-    """`holds`: None where it was not measured. `experiment`: the one that found it, where several ran."""
+    """`holds`: None where it was not measured, or elsewhere. `here` is empty where it was not measured.
+
+    `experiment`: the one that found it, where several ran.
+    """
 
     key: str
     article: int
@@ -17,3 +30,4 @@ class Claim(Part, frozen=True, kw_only=True):
     holds: bool | None
     why: str
     experiment: str | None = None
+    kind: ClaimKind = ClaimKind.STATEMENT  # records of before do not say

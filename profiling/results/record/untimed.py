@@ -76,7 +76,8 @@ class WorkRecord(Record, frozen=True, kw_only=True, tag="work"):
 class Purity(Part, frozen=True, kw_only=True):
     """One context n of one kind of model; maxima are over all layers and heads of `texts` random texts.
 
-    appended: change of the first n attention rows when a token is appended; replaced: change of those rows
+    appended: change of the first n attention rows when a token is appended; kv: then, of the first n tokens'
+    keys and values (None in records of before); replaced: change of those rows
     and of the first n tokens' keys and values when the appended token is another one; drift: difference of
     the new token's logits, cached against recomputed; flips: texts whose argmax differs; argmax: (recomputed,
     cached) of the first text that flips, else of the first; before, after: rows of layer 0, head 0.
@@ -91,6 +92,7 @@ class Purity(Part, frozen=True, kw_only=True):
     argmax: tuple[int, int]
     before: list[list[float]]
     after: list[list[float]]
+    kv: float | None = None
 
 
 class Agreement(Part, frozen=True):
