@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
 from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-from experiments.planted import answer, main, tables
+from experiments.planted import alarms, answer, holes, main, tables
 from profiling.gate import Gate, checks
 from profiling.gate.planted import faults_of_every_kind
 from profiling.gate.planted.hunt import (
@@ -115,6 +116,17 @@ def test_holes_and_false_alarms_are_named_and_counted() -> None:
         "holes of the gate: fault 1 in sdpa; false alarms: cat by rewind"
     )
     assert tables(record)[0].rows == [["a kind", "1 of 2"]]
+
+
+@pytest.mark.parametrize("model", ["gpt2", "shallow"])
+def test_the_committed_table_has_enough_of_each_kind_and_no_hole(model: str) -> None:
+    (folder,) = (ROOT / "reports" / "published").glob(f"*planted-{model}")
+    record = RunFolder.load(folder, PlantedRecord).record
+    assert record.model is not None and record.model.name == model
+    assert not holes(record) and not alarms(record)
+    kinds = Counter(one.kind for one in record.planted)
+    assert set(kinds) == {fault.kind for fault in faults_of_every_kind()}
+    assert min(kinds.values()) >= 12 and kinds.total() >= 120
 
 
 @pytest.mark.slow
