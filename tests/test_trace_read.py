@@ -99,6 +99,18 @@ def test_broken_json_is_mended_or_skipped_and_said(tmp_path, broken, kept, said)
     assert trace.meta == {"schemaVersion": 1, "traceName": "t"}
 
 
+def test_half_a_surrogate_pair_in_a_name_is_replaced(tmp_path) -> None:
+    trace = loaded(tmp_path, b"[" + EVENT + b", " + EVENT.replace(b'"k"', rb'"a\ud800b"') + b"]")
+    assert list(trace.events["name"]) == ["k", "a?b"]
+
+
+@pytest.mark.parametrize("depth", [500, 2_000, 100_000])
+def test_an_event_that_is_nested_too_deep_costs_only_itself(tmp_path, depth: int) -> None:
+    deep = EVENT.replace(b'"stream": 7', b'"stream": 7, "x": ' + b"[" * depth + b"]" * depth)
+    trace = loaded(tmp_path, b"[" + EVENT + b", " + deep + b"]")
+    assert len(trace.events) == (2 if depth == 500 else 1)
+
+
 def test_a_broken_event_costs_only_itself_between_pieces(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(read, "PIECE_BYTES", 300)
     events = [EVENT] * 40

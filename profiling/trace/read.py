@@ -47,7 +47,7 @@ def pieces(source: Source, parse: Parse = orjson.loads) -> Iterator[list[Any]]:
         piece, ends = _cut(source)
         events = None
         if ends is not None:
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 events = parse(b"[%b]" % _exact(source, piece))
                 source.at += ends
         if events is None:
@@ -113,7 +113,25 @@ def _carefully(source: Source, parse: Parse) -> list[Any]:
         source.tail = (tail + source.rest())[:MAX_TAIL_BYTES]
     good = [event for event in events if type(event) is dict]
     source.skip(NOT_EVENT, len(events) - len(good))
-    return good if parse is orjson.loads else parse(json.dumps(good).encode())
+    return good if parse is orjson.loads else _as_clean_json(source, good, parse)
+
+
+def _as_clean_json(source: Source, events: list[Any], parse: Parse) -> list[Any]:
+    """What `parse` makes of events that Python could read; half a surrogate pair becomes a question mark."""
+
+    def clean(some: list[Any]) -> list[Any]:
+        return parse(json.dumps(some, ensure_ascii=False).encode(errors="replace"))
+
+    try:
+        return clean(events)
+    except RecursionError:
+        read = []
+        for event in events:
+            try:
+                read += clean([event])
+            except RecursionError:
+                source.skip("event nested too deep")
+        return read
 
 
 def _parse_or_mend(source: Source, piece: bytes, cut_between: bool) -> tuple[list[Any], bytes | None]:
