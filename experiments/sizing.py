@@ -98,7 +98,7 @@ def shape_for(arguments: argparse.Namespace) -> ModelShape:
             )
         shape = ModelShape("MODEL", *sizes[1:], (None,) * sizes[0], None, None, None, None)
     if arguments.weights_gib is not None:
-        if not 0 < arguments.weights_gib < math.inf:
+        if not 0 < arguments.weights_gib * GIB < math.inf:
             raise UserError(f"--weights-gib must be positive, got {arguments.weights_gib:g}")
         shape = replaced(shape, weights_bytes=int(arguments.weights_gib * GIB))
     return shape

@@ -104,6 +104,13 @@ def test_half_a_surrogate_pair_in_a_name_is_replaced(tmp_path) -> None:
     assert list(trace.events["name"]) == ["k", "a?b"]
 
 
+@pytest.mark.parametrize("number", [b"1e400", b"7" * 5_000])
+def test_a_number_beyond_all_bounds_costs_only_its_event(tmp_path, number: bytes) -> None:
+    broken = EVENT.replace(b'"stream": 7', b'"stream": ' + number) + b", nonsense"
+    trace = loaded(tmp_path, b"[" + b", ".join([EVENT, broken, EVENT]) + b"]")
+    assert 2 <= len(trace.events) <= 3
+
+
 @pytest.mark.parametrize("depth", [2_000, 50_000])
 @pytest.mark.parametrize("field", [b'"dur": 2', b'"stream": 7', b'"name": "k"'])
 def test_an_event_that_is_nested_too_deep_costs_only_itself(

@@ -6,6 +6,8 @@ request of a given length, keeps. Blocks are counted as serving does it: a reque
 
 from __future__ import annotations
 
+import math
+
 from profiling.results.record import FittingPlan, ModelShape
 from profiling.sizing.model_shape import (
     KvFormat,
@@ -32,15 +34,16 @@ def plan(
 
     Raises UserError where the numbers cannot be, the weights' size is unknown, or nothing is left.
     """
-    if not device_gib > 0 or not 0 < utilisation <= 1 or not other_gib >= 0 or context < 1:
+    device, other = device_gib * GIB, other_gib * GIB
+    if not (0 < device < math.inf and 0 < utilisation <= 1 and 0 <= other < math.inf and context >= 1):
         raise UserError(
             f"cannot plan {context} tokens on {device_gib} GiB used to {utilisation} with {other_gib} GiB "
-            "for other things: memory and tokens must be positive, the share in 0 to 1"
+            "for other things: memory and tokens must be positive and finite, the share in 0 to 1"
         )
     if shape.weights_bytes is None:
         raise UserError(f"{shape.name}: the size of the weights is not known; give it by --weights-gib")
-    usable = int(device_gib * utilisation * GIB)
-    free = usable - shape.weights_bytes - int(other_gib * GIB)
+    usable = int(device * utilisation)
+    free = usable - shape.weights_bytes - int(other)
     if free < kv_token_bytes(shape, kv):
         raise UserError(
             f"{shape.name}: {shape.weights_bytes / GIB:.2f} GiB of weights and {other_gib:g} GiB for other "

@@ -124,13 +124,13 @@ def _as_clean_json(source: Source, events: list[Any], parse: Parse) -> list[Any]
 
     try:
         return clean(events)
-    except RecursionError:
+    except (ValueError, RecursionError):
         read = []
         for event in events:
             try:
                 read += clean([event])
-            except RecursionError:
-                source.skip("event nested too deep")
+            except (ValueError, RecursionError):
+                source.skip("event that is not valid JSON")
         return read
 
 
@@ -180,7 +180,7 @@ def _one_by_one(source: Source, piece: bytes, at: int, last: bool) -> tuple[list
         try:
             event, position = decoder.raw_decode(text, position)
             events.append(event)
-        except (json.JSONDecodeError, RecursionError) as error:
+        except (ValueError, RecursionError) as error:
             following = _NEXT_EVENT.search(text, position + 1)
             end = _END.search(text, position) if following is None and last else None
             if following is None and last and end is None:
