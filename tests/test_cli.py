@@ -150,7 +150,7 @@ def test_a_shape_beyond_memory_is_refused_before_it_is_asked_for(tmp_path: Path,
 
 DEFAULTS = {
     "floor": ("10,100,500,1000, with", "2", "8, with --quick 4"),
-    "context": ("8,10,32,64,", "2", "20, with --quick 3"),
+    "context": ("8,9,32,64,", "2", "20, with --quick 3"),
     "batch": ("100", "2", "20, with --quick 3"),
     "paging": ("10,100,500,1000, with", "2", "20, with --quick 4"),
     "throughput": ("10", None, "3, with --quick 1"),
