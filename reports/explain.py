@@ -37,7 +37,7 @@ PARTS = {
     "waiting": "host waits",
     "unknown": "no event says",
 }
-MOST_STEPS, MOST_CHANGED = 20, 30  # rows of a table; all of them are in explain.json
+MAX_STEPS, MAX_CHANGED = 20, 30  # rows of a table; all of them are in explain.json
 OPTIONS = orjson.OPT_INDENT_2 | orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS
 
 
@@ -205,15 +205,15 @@ def _every_step(entry: Entry) -> list[Section]:
             *(brief(s[key]) for key in counted),
             *(brief(s["parts_us"].get(p)) for p in parts),
         ]
-        for s in entry["steps"][:MOST_STEPS]
+        for s in entry["steps"][:MAX_STEPS]
     ]
     heads = ["step", "host window", "interval", "kernel launches", "graph launches", *parts]
     blocks: list[Block] = [
         Sentence("Times in us; a step's parts sum to its interval."),
         Table([head.replace("_", " ") for head in heads], rows),
     ]
-    if len(entry["steps"]) > MOST_STEPS:
-        blocks.append(Sentence(f"{len(entry['steps']) - MOST_STEPS} more steps are in explain.json."))
+    if len(entry["steps"]) > MAX_STEPS:
+        blocks.append(Sentence(f"{len(entry['steps']) - MAX_STEPS} more steps are in explain.json."))
     return [Section(f"Every step of {entry['file']}", blocks, detail=True)]
 
 
@@ -225,7 +225,7 @@ def _comparison(comparison: Entry) -> Section:
     ]
     blocks: list[Block] = [Table(("per step", "this", "against"), rows)]
     changed = []
-    for row in comparison["kernels"][:MOST_CHANGED]:
+    for row in comparison["kernels"][:MAX_CHANGED]:
         sides = [row["against"] or {}, row["this"] or {}]
         cells = (brief(side.get(key)) for key in ("per_step", "mean_us") for side in sides)
         changed.append((name_of(row["name"]), row["change"], *cells))

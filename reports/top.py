@@ -22,7 +22,7 @@ WAITED_FOR = {
 }
 """Others by the part of the gap that is largest."""
 _ADDRESS = re.compile(r" of .* object at 0x[0-9a-f]+>")
-MOST_LETTERS = 90  # of a name: templates of kernels run over pages
+MAX_LETTERS = 90  # of a name: templates of kernels run over pages
 
 
 def tables(top: Entry, n_steps: int) -> list[Table]:
@@ -89,7 +89,7 @@ def _by_name(title: str, value: str, top: Sequence[Entry]) -> Table:
 def name_of(name: str) -> str:
     """A kernel's, op's or frame's name, cut where it runs over pages."""
     name = name.removeprefix("void ")
-    return code(name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 3]}...")
+    return code(name if len(name) <= MAX_LETTERS else f"{name[: MAX_LETTERS - 3]}...")
 
 
 def brief(value: float | None) -> str:

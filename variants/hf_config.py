@@ -16,8 +16,8 @@ from variants.families import ALIASES, FAMILIES, REFUSED_KEYS, Family
 ROPES = ("default", "linear", "llama3", "yarn")
 PLAIN_THETA = 10000.0  # the base that a config.json may leave out
 # Far beyond any model, and near enough that a typing error is refused before memory is asked for it
-MOST, MOST_LAYERS, MOST_NUMBER = 1 << 24, 1000, 1e12
-MOST_JSON_BYTES = 64 << 20  # the index of a model of a terabyte has ten
+MAX, MAX_LAYERS, MAX_NUMBER = 1 << 24, 1000, 1e12
+MAX_JSON_BYTES = 64 << 20  # the index of a model of a terabyte has ten
 
 
 def read_json(file: Path, what: str = "a config.json") -> dict[str, Any]:
@@ -25,9 +25,9 @@ def read_json(file: Path, what: str = "a config.json") -> dict[str, Any]:
     try:
         if not file.exists():
             raise UserError(f"{file} does not exist; expected a folder in the Hugging Face layout")
-        if not file.is_file() or file.stat().st_size > MOST_JSON_BYTES:
+        if not file.is_file() or file.stat().st_size > MAX_JSON_BYTES:
             raise UserError(
-                f"{file} is not {what} (a file of at most {MOST_JSON_BYTES >> 20} MiB is expected)"
+                f"{file} is not {what} (a file of at most {MAX_JSON_BYTES >> 20} MiB is expected)"
             )
         raw = json.loads(file.read_text(encoding="utf-8"))
     except OSError as error:
@@ -76,7 +76,7 @@ class HfConfig:
         """The name by which this file gives the key."""
         return next((theirs for theirs in self.raw if ALIASES.get(theirs) == key), key)
 
-    def whole(self, key: str, default: int | None = None, most: int = MOST) -> int:
+    def whole(self, key: str, default: int | None = None, most: int = MAX) -> int:
         return _whole(self.get(key, default), key, self.where, most)
 
     def number(self, key: str, default: float | None = None) -> float:
@@ -84,7 +84,7 @@ class HfConfig:
 
     @property
     def n_layer(self) -> int:
-        return self.whole("num_hidden_layers", most=MOST_LAYERS)
+        return self.whole("num_hidden_layers", most=MAX_LAYERS)
 
     def flag(self, decides: bool | str, default: bool = False) -> bool:
         """A fact that is fixed or that the key `decides`."""
@@ -265,7 +265,7 @@ def _rope(config: HfConfig, limit: int) -> Rope:
     )
 
 
-def _whole(value: Any, key: str, where: str, most: int = MOST, least: int = 1) -> int:
+def _whole(value: Any, key: str, where: str, most: int = MAX, least: int = 1) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
         raise UserError(f"{where}: {key} {_predicate(value)}; a whole number of at least {least} is needed")
     if value > most:
@@ -275,7 +275,7 @@ def _whole(value: Any, key: str, where: str, most: int = MOST, least: int = 1) -
 
 def _number(value: Any, key: str, where: str) -> float:
     plain = isinstance(value, int | float) and not isinstance(value, bool)
-    if not plain or not 0 < value <= MOST_NUMBER:
+    if not plain or not 0 < value <= MAX_NUMBER:
         raise UserError(f"{where}: {key} {_predicate(value)}; a positive number is needed")
     return float(value)
 

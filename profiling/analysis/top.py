@@ -23,7 +23,7 @@ LISTS = ("kernels", "host_ops", "gaps", "families", "outside_graphs", "host_wait
 COVERS = 0.5
 """An op or frame explains a gap if it covers this share of it; of those that do, the shortest."""
 NODES = "next graph node"
-MOST_SITES = 3
+MAX_SITES = 3
 FAMILIES = {
     "communication": COMMUNICATION,
     "norm": re.compile(r"(?i).*(?:(?:rms|layer_?|batch_?|group_?|_)norm|bn_(?:fw|bw)_)"),
@@ -109,7 +109,7 @@ def families(work: pd.DataFrame, n_steps: int, rows: int) -> list[Row]:
             "family": name,
             "count": count / n_steps,
             "us": ns / 1000 / n_steps,
-            "sites": places(work[of == name], n_steps, MOST_SITES),
+            "sites": places(work[of == name], n_steps, MAX_SITES),
         }
         for name, count, ns in _largest(_lasted(work), of, rows)
     ]

@@ -38,13 +38,13 @@ COLUMNS = (
     ),
     *("context", "weight_bytes", "kv_bytes", "mode", "mlp"),
 )
-MOST_ROWS = 8  # of a batch: beyond, products are no longer matrix times vector
+MAX_ROWS = 8  # of a batch: beyond, products are no longer matrix times vector
 WHOLE_BUFFER = (
     4096  # tokens: gpt-fast's eager attention copies its whole static cache, once per group of heads
 )
 GRAPH_LIMIT = 8192  # tokens: vLLM before 0.6 runs eager beyond (max_seq_len_to_capture)
 
-MOST = 1e15  # of any number in a table: beyond, it is a mistake
+MAX = 1e15  # of any number in a table: beyond, it is a mistake
 
 
 class OutOfRange(Exception):
@@ -62,14 +62,14 @@ class Row:
         return self.values[name].strip()
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number from 0 to MOST. `default`: of an empty field."""
+        """A number from 0 to MAX. `default`: of an empty field."""
         text = self.text(name)
         try:
             value = float(text) if text or default is None else default
         except ValueError:
             value = math.nan
-        if not 0 <= value <= MOST:
-            raise UserError(f"{self.where}: {name} is {text!r}; a number from 0 to {MOST:g} is needed")
+        if not 0 <= value <= MAX:
+            raise UserError(f"{self.where}: {name} is {text!r}; a number from 0 to {MAX:g} is needed")
         return value
 
     def positive(self, name: str) -> float:
@@ -186,8 +186,8 @@ def setup_of(row: Row) -> Setup:
     _check_precision(row, engine, mode)
     if row.whole("n_gpu", 1) != 1:
         raise OutOfRange("more than one device: what they exchange is not modelled")
-    if row.whole("batch", 1) > MOST_ROWS:
-        raise OutOfRange(f"a batch above {MOST_ROWS}: products are no longer matrix times vector")
+    if row.whole("batch", 1) > MAX_ROWS:
+        raise OutOfRange(f"a batch above {MAX_ROWS}: products are no longer matrix times vector")
     if re.search(r"vllm 0\.[0-5]\b", row.text("framework").lower()) and context > GRAPH_LIMIT:
         raise OutOfRange(f"this engine runs eager beyond {GRAPH_LIMIT} tokens")
     if engine is engines.GPT_FAST and mode is Mode.EAGER and context > WHOLE_BUFFER:

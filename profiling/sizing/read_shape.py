@@ -18,7 +18,7 @@ from variants.errors import UserError
 from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS
 
-MOST_BYTES = 1 << 50
+MAX_BYTES = 1 << 50
 
 
 def read_shape(model: str) -> ModelShape:
@@ -58,7 +58,7 @@ def _stored_weights_bytes(folder: Path) -> int | None:
 
 
 def _bytes(value: Any, where: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MOST_BYTES:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 1 <= value <= MAX_BYTES:
         raise UserError(f"{where}: expected a number of bytes, got {shortened(value)}")
     return int(value)
 

@@ -12,7 +12,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLoca
 
 from reports.drawing.colours import INK
 
-FEWEST, MOST = 4, 8  # numbers on an axis
+MIN, MAX = 4, 8  # numbers on an axis
 APART = 1.2  # ratio of neighbours on a logarithmic axis whose labels stand beside each other
 APART_LINEAR = 1 / 12  # of the axis
 ROUND = ((1,), (1, 3), (1, 2, 5), (1, 1.5, 2, 3, 4, 5, 6, 7, 8, 9))  # of a decade, coarse to fine
@@ -39,7 +39,7 @@ def number_axis(axes: Axes, name: Literal["x", "y"], log: bool, values: Sequence
 def _at_points(values: Sequence[float], log: bool, length: float) -> list[float]:
     """The values themselves, thinned out; none where two labels would touch."""
     every = sorted(set(values))
-    ticks = every[:: -(-len(every) // MOST) or 1]
+    ticks = every[:: -(-len(every) // MAX) or 1]
     pairs = itertools.pairwise(ticks)
     apart = (
         all(b / a > APART for a, b in pairs) if log else all(b - a > APART_LINEAR * length for a, b in pairs)
@@ -53,6 +53,6 @@ def round_numbers(low: float, high: float) -> list[float]:
     for steps in ROUND:
         ticks = [step * 10.0**decade for decade in decades for step in steps]
         inside = [tick for tick in ticks if low <= tick <= high]
-        if len(inside) >= FEWEST:
-            return inside[:: -(-len(inside) // MOST)]
-    return [float(tick) for tick in MaxNLocator(FEWEST + 1).tick_values(low, high) if low <= tick <= high]
+        if len(inside) >= MIN:
+            return inside[:: -(-len(inside) // MAX)]
+    return [float(tick) for tick in MaxNLocator(MIN + 1).tick_values(low, high) if low <= tick <= high]

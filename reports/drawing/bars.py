@@ -18,8 +18,8 @@ from reports.drawing.look import WIDTH_IN
 
 THICK = 0.64  # of a row
 CUT = 2.5  # a bar this many times as long as most of them is drawn broken, so that the others can be read
-MOST_OF_THEM = 0.75
-MOST_LETTERS = 24  # of a row's name
+USUAL_SHARE = 0.75
+MAX_LETTERS = 24  # of a row's name
 TEXT_IN = 0.066  # width of a character of a bar's text
 
 
@@ -79,7 +79,7 @@ def _draw(axes: Axes, panel: Bars, abreast: int) -> None:
 
 def _cut(ends: Iterable[float]) -> float:
     """The length at which the axis ends."""
-    limit = CUT * float(np.quantile(list(ends), MOST_OF_THEM))
+    limit = CUT * float(np.quantile(list(ends), USUAL_SHARE))
     inside = [end for end in ends if end <= limit]
     return max(ends) if len(inside) == len(list(ends)) else 1.3 * max(inside)
 
@@ -118,7 +118,7 @@ def draw_steps(picture: Steps) -> Figure:
             shades = [colour(kind) for kind in kinds]
             axes.broken_barh(spans, (height - 0.38, 0.76), facecolors=shades, linewidth=0, rasterized=True)
             used |= dict.fromkeys(kinds)
-            labels.append(label if len(label) <= MOST_LETTERS else f"{label[: MOST_LETTERS - 3]}...")
+            labels.append(label if len(label) <= MAX_LETTERS else f"{label[: MAX_LETTERS - 3]}...")
             height += 1
     axes.set_yticks(range(height), labels)
     axes.set_ylim(height - 0.4, -0.6)
