@@ -131,7 +131,7 @@ class _Worker:
 
     def _cpu_s(self) -> float:
         times = psutil.Process(self.process.pid).cpu_times()
-        return times.user + times.system
+        return float(times.user + times.system)
 
     def end(self) -> None:
         self.process.kill()
