@@ -26,7 +26,7 @@ MAX_LETTERS = 90  # of a name: templates of kernels run over pages
 
 
 def tables(top: Entry, n_steps: int) -> list[Table]:
-    """Those that have a row; what is summed over the judged steps is shown per step."""
+    """The tables of `top` that have a row, us and counts per step: sums over `n_steps` steps are divided."""
     families = [
         (row["family"], _site(row["sites"][0]), brief(row["us"]), brief(row["count"]))
         for row in top["families"]

@@ -48,7 +48,7 @@ BASELINE, REPLAYS = OURS.baseline, OURS.replays + THEIRS.replays
 
 
 def roles(variant: Variant) -> Roles:
-    """Those of the trunk that the variant belongs to."""
+    """The roles of the ladder that the variant belongs to: of our trunk or of transformers'."""
     return THEIRS if variant.backend is TRANSFORMERS else OURS
 
 

@@ -151,7 +151,7 @@ def unknown_rows(trace: Trace) -> str:
 
 
 def _without_device(trace: Trace, steps: Steps, attribution: Attribution, problems: list[str]) -> Reading:
-    """Where launches show that there was a device, nothing is read; else the host."""
+    """The host's reading; none where launches show that there was a device after all."""
     host = read_host(trace, steps, attribution)
     if problems:
         rule = f"the trace has no device events; {problems[0]}"

@@ -58,7 +58,7 @@ class Scene:
         return self.kv[0][0].size(2)
 
     def on(self, device: torch.device) -> Scene:
-        """The same on this device."""
+        """The scene with its text [B,n] and its keys and values on this device."""
         kv = [(k.to(device), v.to(device)) for k, v in self.kv]
         return replace(self, text=self.text.to(device), kv=kv)
 

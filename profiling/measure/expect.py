@@ -67,7 +67,8 @@ class StepReads(NamedTuple):
 
 
 def step_reads(decoder: Decoder) -> StepReads:
-    """As this decoder stores weights and cache. Of our models by formula; others are watched.
+    """Bytes that a step reads as this decoder stores weights and cache: by formula, or watched where
+    the model is not ours.
 
     Weights of a plug-in are what it says, and the model's where it says nothing.
     """

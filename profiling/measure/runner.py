@@ -271,7 +271,7 @@ class Runner(Generic[M]):
     def _prepare_model(
         self, model: Model, contexts: tuple[int, ...], variants: list[Variant], gate_steps: int
     ) -> None:
-        """Those of the variants that run this model."""
+        """Build and prove those of the variants that run this model; what passes becomes a case."""
         full, workload = model in self.models, self.workload
         variants = [variant for variant in variants if runs(variant, model)]
         proving = Proving.of(

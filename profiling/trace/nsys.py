@@ -154,7 +154,8 @@ def _rows(
 
 
 def _event(category: str, name: Any, process: int, row: Any, start: int, end: int, *args: Any) -> Event:
-    """As merged profiles write it: what tells processes apart stands ahead of a number, see `ranks`."""
+    """An event, times in ns, as merged profiles write it: what tells processes apart stands ahead of a
+    number, see `ranks`."""
     correlation, device, stream, graph = args
     pid = f"process {process}: {process if device is None else device}"
     of_work = {"correlation": correlation, "device": device, "stream": stream, "graph id": graph}

@@ -41,7 +41,7 @@ def next_slot_visible(decoder: Decoder) -> None:
 
 
 def newest_keys_first(decoder: Decoder) -> None:
-    """As `new_before_old`, of the keys only: they no longer belong to their values."""
+    """New keys stand before the old ones, and values behind: they no longer belong together."""
     cache: Any = decoder.cache
 
     def append(original: Any, layer: int, k: Tensor, v: Tensor, where: Any) -> tuple[Tensor, Tensor]:

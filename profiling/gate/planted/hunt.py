@@ -28,7 +28,7 @@ Inject = Callable[[Decoder], None]
 
 
 def _nothing_left() -> None:
-    """What is broken goes with its decoder."""
+    """Remove nothing: the fault ends with its decoder."""
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ def cached(variant: Variant) -> bool:
 
 
 def fixed_shape(variant: Variant) -> bool:
-    """And whose cache has slots, so that a key can be written to a wrong one."""
+    """A step through our modules whose cache has slots, so that a key can be written to a wrong one."""
     return cached(variant) and variant.cache.fixed_shape
 
 
 def eager(variant: Variant) -> bool:
-    """And that runs Python in every step: a recording would hold one state of what is counted there."""
+    """A cached step that runs Python each time: a recording would hold one state of what is counted."""
     return cached(variant) and not variant.executor.needs_fixed_shape
 
 

@@ -43,7 +43,7 @@ def _shown(decoder: Decoder, change: Callable[[Tensor], Tensor]) -> None:
 
 
 def read_by_the_table_of_the_row_before(decoder: Decoder) -> None:
-    """What is written goes by its own."""
+    """Each row reads by the block table of the row before, and writes by its own."""
     cache = _cache(decoder)
 
     def begin(original: Any, tokens: Tensor) -> Any:
@@ -150,7 +150,7 @@ def block_asked_for_one_token_late(decoder: Decoder) -> None:
 
 
 def first_block_shared_by_all_rows(decoder: Decoder) -> None:
-    """As if all had the same prompt."""
+    """Every row reads the first row's first block, as if all had the same prompt."""
     cache = _cache(decoder)
 
     def reserve(original: Any, held: int, new: int) -> None:
