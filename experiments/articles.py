@@ -11,7 +11,6 @@ import argparse
 import math
 import os
 import sys
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +22,7 @@ from experiments.shared.parts import Part, run_part
 from experiments.shared.published import PUBLISHED
 from profiling.results.record import ArticlesRecord, Claim, ClaimKind, ExperimentResult, Model, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
-from reports.experiment import claim_word, claims_sentence, claims_table, where
+from reports.experiment import claim_counts, claims_sentence, claims_table, where
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -91,7 +90,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             done.append(experiment(name, arguments, run.path / "runs"))
     results = {d.name: ExperimentResult(d.verdict, d.failure) for d in done}
     run.update(claims=merged_claims(done), experiments=results)
-    publish(arguments, run, page(run.record, done), counts=counts(run.record.claims), experiments=results)
+    publish(
+        arguments, run, page(run.record, done), counts=claim_counts(run.record.claims), experiments=results
+    )
     return 1 if any(d.failure for d in done) else 0
 
 
@@ -145,13 +146,6 @@ def _not_measured(key: str) -> Claim:
         why="left out by --quick, or by this device or model",
         kind=figure.kind,
     )
-
-
-def counts(claims: Sequence[Claim]) -> dict[str, dict[str, int]]:
-    """Of each kind of claim: how many there are, and what became of them."""
-    return {
-        kind: dict(Counter(claim_word(claim) for claim in claims if claim.kind is kind)) for kind in ClaimKind
-    }
 
 
 def page(record: ArticlesRecord, done: Sequence[Done]) -> Page:

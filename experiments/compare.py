@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from experiments.shared.cli import console, plain_parser, print_json, run
+from experiments.shared.outcome import question_of
 from profiling.results.discrepancies import Matter
 from profiling.results.folder import record_in
 from profiling.results.record import Measurement, Record
@@ -122,10 +123,13 @@ def beyond(pair: RunPair, limit: float) -> list[Shift]:
 
 def page(before: str, named: dict[str, RunPair], limit: float | None = None) -> Page:
     """The answers first, then each run's steps and differences."""
-    question = " ".join((__doc__ or "").partition("\n\n")[0].removeprefix("Question: ").split())
-    question = question[:1].upper() + question[1:]
     answer = [f"{name} against {before}: {said(pair, limit)}" for name, pair in named.items()]
-    sections = [Section("Question and answer", [Sentence(question), *(Sentence(line) for line in answer)])]
+    sections = [
+        Section(
+            "Question and answer",
+            [Sentence(question_of(__doc__ or "")), *(Sentence(line) for line in answer)],
+        )
+    ]
     for number_, (name, pair) in enumerate(named.items()):
         sections.append(Section(f"Steps of {name}", list(_steps(pair, number_))))
         sections.append(Section(f"Differences of {name}", list(_differences(pair))))

@@ -58,10 +58,14 @@ def claim_word(claim: Claim) -> str:
     return "beside it" if claim.here else "not measured"
 
 
+def claim_counts(claims: Sequence[Claim]) -> dict[ClaimKind, Counter[str]]:
+    """Of each kind of claim: how many there are, by what became of them."""
+    return {kind: Counter(claim_word(c) for c in claims if c.kind is kind) for kind in ClaimKind}
+
+
 def claims_sentence(claims: Sequence[Claim]) -> str:
     """The three kinds of claims, counted apart."""
-    words = {kind: Counter(claim_word(c) for c in claims if c.kind is kind) for kind in ClaimKind}
-    counted, stated, elsewhere = (words[kind] for kind in ClaimKind)
+    counted, stated, elsewhere = claim_counts(claims).values()
     return (
         f"{counted['yes']} of {counted.total()} figures of arithmetic read the same; of {stated.total()} "
         f"statements {stated['yes']} hold here, {stated['no']} do not, {stated['not measured']} were not "

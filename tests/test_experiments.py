@@ -37,6 +37,7 @@ from profiling.results.record import (
 from profiling.results.record.page import Table
 from profiling.results.throughput import Loops
 from reports import build as report
+from reports.experiment import claim_counts
 from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -292,7 +293,7 @@ def test_all_claims_stand_in_the_merged_table_once() -> None:
     by_key = {claim.key: claim for claim in merged}
     assert by_key["tokens.cached"].holds is True and by_key["toy.ratio"].holds is False
     assert by_key["step.naive.10"].holds is None and by_key["tokens.cached"].experiment == "work"
-    counts = articles.counts(merged)
+    counts = claim_counts(merged)
     assert sum(sum(words.values()) for words in counts.values()) == len(PUBLISHED)
     assert (counts["arithmetic"]["yes"], counts["arithmetic"]["no"]) == (1, 1)
     assert set(counts["statement"]) == set(counts["measured elsewhere"]) == {"not measured"}

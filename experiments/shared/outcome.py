@@ -47,8 +47,13 @@ def page_of(
     doc: str, run: RunFolder[Record], answer: str, measured: Sequence[Block], further: Sequence[Section] = ()
 ) -> Page:
     """`doc`: the experiment's docstring, which opens with its question. `further` than what was measured."""
+    return experiment.page(run.record, question_of(doc), answer, measured, further)
+
+
+def question_of(doc: str) -> str:
+    """The question with which an experiment's docstring opens, as a sentence."""
     question = " ".join(doc.partition("\n\n")[0].removeprefix("Question: ").split())
-    return experiment.page(run.record, question[:1].upper() + question[1:], answer, measured, further)
+    return question[:1].upper() + question[1:]
 
 
 def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, **fields: object) -> int:
