@@ -22,7 +22,7 @@ from experiments.shared.parts import Part, run_part
 from experiments.shared.published import PUBLISHED
 from profiling.results.record import ArticlesRecord, Claim, ClaimKind, ExperimentResult, Model, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
-from reports.experiment import claim_counts, claims_sentence, claims_table, where
+from reports.experiment import claim_counts, claims_sentence, claims_table, titles, where
 from variants.errors import UserError
 
 ROOT = Path(__file__).parent.parent
@@ -154,6 +154,7 @@ def page(record: ArticlesRecord, done: Sequence[Done]) -> Page:
     answer: list[Block] = [
         Bullets([f"`{d.name}`: {d.verdict}" for d in done]),
         Sentence(f"**{claims_sentence(claims)}**"),
+        titles(claims),
     ]
     differ = [(str(c.article), c.claim, c.published, c.here, c.why) for c in claims if c.holds is False]
     sections = [Section("Answer", answer)]

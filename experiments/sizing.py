@@ -4,8 +4,9 @@ Claim (articles 1-4): the cache is 2 * layers * kv_heads * head_dim * tokens * b
 weights, shrinks by n_heads / kv_heads, and doubles with the context while prefill attention quadruples.
 
 Arithmetic only. The model is a name, a Hugging Face config.json (or its folder), or a shape in flags; one
-whose cache is of a kind that is not known here is refused. The articles' figures, of GPT-2 and Llama-2-7B,
-are checked where one of the two is asked for.
+whose cache is of a kind that is not known here is refused. With a device's memory it plans what fits, with
+its name it predicts how fast. The articles' figures, of GPT-2 and Llama-2-7B, are checked where one of the
+two is asked for.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import argparse
 import math
 import shlex
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from msgspec.structs import asdict as fields
 
 from experiments.shared.cli import integers, plain_parser, run
 from experiments.shared.reproduced import sizing_checks
-from profiling.results.record import FittingPlan, Model, ModelShape, Sizing, SizingRecord, replaced
+from profiling.forecast.constants import fitted
+from profiling.forecast.devices import Device, find
+from profiling.forecast.engines import VLLM, Mode
+from profiling.forecast.job import job_of, prompt_flops
+from profiling.forecast.step import Setup, predict
+from profiling.results.record import Latency, Model, ModelShape, RequestMix, Sizing, SizingRecord, replaced
 from profiling.results.record.page import Block, Bullets
-from profiling.sizing.capacity import GIB, doubling, plan
+from profiling.sizing.capacity import BLOCK_TOKENS, GIB, DeviceMemory, doubling, plan, read_lengths
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -37,6 +44,7 @@ EXAMPLES = (
     "",
     "--model path/to/config.json --context 8192,131072 --batch 1,64",
     "--model llama-2-7b --kv-dtype fp8 --device-gib 80 --utilisation 0.9 --context 4096",
+    "--model llama-3-8b --device-gib 80 --lengths requests.csv --shared-prefix 512 --device H100",
     "--layers 32 --heads 32 --kv-heads 8 --head-dim 128 --weights-gib 15 --kv-dtype bfloat16",
 )
 
@@ -78,6 +86,9 @@ def parser() -> argparse.ArgumentParser:
         metavar="GIB",
         help="activations, graphs and the like",
     )
+    add("--lengths", type=Path, metavar="FILE", help="plan this mix too: a request's tokens (or two) a line")
+    add("--shared-prefix", type=int, default=0, metavar="N", help="tokens that all requests begin with")
+    add("--device", metavar="NAME", help="predict the time to a token there: H100, A100, RTX 4090, ...")
     add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
@@ -124,13 +135,70 @@ def overtakes(shape: ModelShape, kv: KvFormat, batch: int) -> int | None:
     return None if fits is None else fits + 1
 
 
-def vllm_command(shape: ModelShape, kv_name: str, context: int, requests: int, utilisation: float) -> str:
-    """The plan in vLLM's flags; int8 needs a version that has int8_per_token_head."""
-    dtype = "auto" if kv_name == shape.dtype else {"int8": "int8_per_token_head"}.get(kv_name, kv_name)
+def vllm_command(sizing: Sizing, utilisation: float) -> str | None:
+    """The plan in vLLM's flags: for the mix, or the largest context that the model allows and of which a
+    request fits. None: nothing fits, or vLLM keeps no such cache."""
+    shape, kv_name = sizing.model, sizing.kv_dtype
+    limit = shape.max_context or math.inf
+    plans = {n: fits for n, fits in sizing.plan.items() if fits.requests and n <= limit}
+    if sizing.mix and sizing.mix.plan.requests and sizing.mix.longest <= limit:
+        plans = {sizing.mix.longest: sizing.mix.plan}
+    stored = _vllm_dtype(kv_name, shape.dtype)
+    if not plans or stored is None:
+        return None
+    shared = " --enable-prefix-caching" if sizing.shared_prefix >= BLOCK_TOKENS else ""
+    context = max(plans)
     return (
-        f"vllm serve {shlex.quote(shape.name)} --max-model-len {context} --max-num-seqs {requests} "
-        f"--gpu-memory-utilization {utilisation:g} --kv-cache-dtype {dtype}"
+        f"vllm serve {shlex.quote(shape.name)} --max-model-len {context} "
+        f"--max-num-seqs {plans[context].requests} --gpu-memory-utilization {utilisation:g} {stored}{shared}"
     )
+
+
+def _vllm_dtype(kv_name: str, weights: str | None) -> str | None:
+    """The flag that makes vLLM store the cache so. Its cache is of the model's own type (auto) or narrower:
+    float32 is no value of --kv-cache-dtype in any version, and int8_per_token_head only of recent ones."""
+    if kv_name in ("fp8", "int8"):
+        return f"--kv-cache-dtype {'int8_per_token_head' if kv_name == 'int8' else kv_name}"
+    return f"--dtype {kv_name}" if weights in (None, kv_name) else None
+
+
+def planned(arguments: argparse.Namespace, sizing: Sizing) -> Sizing:
+    """The same with what fits (--device-gib), of a mix too (--lengths), and how fast it is (--device)."""
+    shape, kv = sizing.model, KV_FORMATS[sizing.kv_dtype]
+    prefix = arguments.shared_prefix
+    if arguments.device_gib is None:
+        if arguments.lengths or prefix:
+            raise UserError("--lengths and --shared-prefix say what to plan: give --device-gib as well")
+    else:
+        memory = DeviceMemory(arguments.device_gib, arguments.utilisation, arguments.other_gib)
+        plans = {n: plan(shape, kv, [n], memory, prefix) for n in sizing.cache_bytes}
+        sizing = replaced(sizing, plan=plans, shared_prefix=prefix)
+        if arguments.lengths:
+            lengths = read_lengths(arguments.lengths)
+            fits = plan(shape, kv, lengths, memory, prefix)
+            mean = sum(lengths) / len(lengths)
+            sizing = replaced(sizing, mix=RequestMix(len(lengths), mean, max(lengths), fits))
+        sizing = replaced(sizing, vllm=vllm_command(sizing, arguments.utilisation))
+    if arguments.device:
+        sizing = replaced(sizing, latency=latencies(sizing, find(arguments.device)))
+    return sizing
+
+
+def latencies(sizing: Sizing, device: Device) -> dict[int, Latency]:
+    """By context, up to the model's limit: a token's time as graphs of a serving engine are predicted to take
+    it, and what arithmetic and bytes alone take."""
+    shape, kv = sizing.model, KV_FORMATS[sizing.kv_dtype]
+    times = {}
+    for n in sizing.cache_bytes:
+        if shape.max_context is not None and n > shape.max_context:
+            continue
+        job = replace(job_of(shape, shape.dtype or "unknown", n), cache_bytes=kv_bytes(shape, n, kv))
+        step = predict(job, Setup(device, VLLM, Mode.GRAPH), fitted())
+        requests = sizing.plan[n].requests if n in sizing.plan else 0
+        loaded = (job.weight_bytes + requests * job.cache_bytes) / device.bandwidth_gb_per_s / 1e6
+        first = None if device.tflops is None else prompt_flops(shape, n) / device.tflops / 1e9
+        times[n] = Latency((step.low_ms, step.expected_ms, step.high_ms), loaded if requests else None, first)
+    return times
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,16 +209,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     shape = shape_for(arguments)
     kv_name = kv_name_for(arguments.kv_dtype, shape)
     kv = KV_FORMATS[kv_name]
-    memory = (arguments.device_gib, arguments.utilisation, arguments.other_gib)
-    plans = {} if arguments.device_gib is None else {n: plan(shape, kv, n, *memory) for n in contexts}
-    command = _command(shape, kv_name, plans, arguments.utilisation)
-
-    from experiments.shared import claims
-    from experiments.shared import sizing_page as parts
-    from experiments.shared.outcome import page_of, publish
-    from profiling.results.folder import RunFolder
-
-    checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
     overtaken = {batch: overtakes(shape, kv, batch) for batch in batches}
     sizing = Sizing(
         model=shape,
@@ -159,9 +217,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         cache_bytes={n: {b: kv_bytes(shape, n, kv, b) for b in batches} for n in contexts},
         overtakes_weights_at_tokens=overtaken,
         doubling=doubling(shape, kv, contexts[0]),
-        plan=plans,
-        vllm=command,
+        plan={},
+        vllm=None,
     )
+    sizing = planned(arguments, sizing)
+
+    from experiments.shared import claims
+    from experiments.shared import sizing_page as parts
+    from experiments.shared.outcome import page_of, publish
+    from profiling.results.folder import RunFolder
+
+    checks = sizing_checks() if shape.name in ARTICLES_MODELS else []
     folder = RunFolder.create(arguments.out, SizingRecord, "any")
     folder.update(model=Model(shape.name), sizing=sizing, claims=claims.rows(checks))
     outgrown = list(parts.outgrown(overtaken))
@@ -172,20 +238,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         *parts.sizes(shape, kv, contexts, batches),
         Bullets([*parts.headline(shape, kv_name, kv), *outgrown]),
     ]
-    plan_section = [parts.plan_section(shape, plans, memory, command)] if plans else []
-    page = page_of(__doc__ or "", folder, verdict, measured, plan_section)
+    memory = (arguments.device_gib, arguments.utilisation, arguments.other_gib)
+    further = [parts.plan_section(sizing, *memory)] if sizing.plan else []
+    further += [parts.latency_section(sizing, arguments.device)] if sizing.latency else []
+    page = page_of(__doc__ or "", folder, verdict, measured, further)
     return publish(arguments, folder, page, **fields(sizing), claims=folder.record.claims, verdict=verdict)
-
-
-def _command(
-    shape: ModelShape, kv_name: str, plans: dict[int, FittingPlan], utilisation: float
-) -> str | None:
-    """The flags for the largest context that the model allows and of which a request fits."""
-    limit = shape.max_context or math.inf
-    fitting = [n for n, fits in plans.items() if fits.requests and n <= limit]
-    if not fitting:
-        return None
-    return vllm_command(shape, kv_name, max(fitting), plans[max(fitting)].requests, utilisation)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from profiling.results.guard import disturbances
-from profiling.results.record import Claim, ClaimKind, Measurement, Record
+from profiling.results.record import ARTICLES, Claim, ClaimKind, Measurement, Record
 from profiling.results.record.page import Block, Bullets, Page, Section, Sentence, Table
 from reports.numbers import at_commit
 
@@ -32,7 +32,7 @@ def page(
             Section("Question and answer", [Sentence(question), Sentence(f"**{answer}**")]),
             Section("Measured", measured),
             *further,
-            *([Section("The articles' figures", [claims_table(claims)])] if claims else []),
+            *([Section("The articles' figures", [titles(claims), claims_table(claims)])] if claims else []),
             Section("The run", [Bullets(made_by)]),
         ],
     )
@@ -43,6 +43,12 @@ def where(record: Record) -> str:
     model = record.model.name if record.model else "unknown model"
     device = record.environment.device_name if record.environment else "any device"
     return f"{model} on {device}"
+
+
+def titles(claims: Sequence[Claim]) -> Sentence:
+    """Which articles the claims are of, by number."""
+    numbers = sorted({claim.article for claim in claims})
+    return Sentence("Articles: " + "; ".join(f"{n} is {ARTICLES[n]}" for n in numbers) + ".")
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

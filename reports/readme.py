@@ -3,7 +3,7 @@
     python -m reports.readme reports/published/FOLDER
 
 Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes: of a floor
-run, of a calibration or of the articles' claims.
+run of our rungs or of a `transformers` model beside them, of a calibration or of the articles' claims.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from profiling.results.metrics import Measured
 from profiling.results.record import ArticlesRecord, CalibrateRecord, FloorRecord, Record
 from reports.build import study
 from reports.experiment import claims_sentence
-from reports.numbers import UNKNOWN, at_commit, number
+from reports.numbers import UNKNOWN, at_commit, interval, number
 from reports.sections.answer import said
 from variants.command import Parser, run
 from variants.errors import UserError
+from variants.ladder import THEIRS
 
 README = Path("README.md")
 BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", flags=re.DOTALL)
@@ -77,6 +78,22 @@ def judged(run: RunFolder[FloorRecord]) -> str:
     return "\n\n".join(sentence.text for sentence in said(study(run)))
 
 
+def own_code(run: RunFolder[FloorRecord]) -> str:
+    """Rungs of a model in its own code beside ours: each over plain cached decoding, with 95 % intervals."""
+    measured, record = Measured(run.record), run.record
+    packages = record.environment.packages if record.environment else {}
+    versions = ", ".join(f"{name} {packages.get(name) or UNKNOWN}" for name in ("transformers", "torch"))
+    heads = ["variant", *(f"ctx {n}" for n in measured.contexts)]
+    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * len(measured.contexts)}"]
+    for name in filter(measured.has_times, record.variants):
+        ratios = [
+            measured.ratio(measured.steps(name, n), measured.steps(record.baseline, n))
+            for n in measured.contexts
+        ]
+        lines.append(f"| {' | '.join([f'`{name}`', *(interval(ratio) for ratio in ratios)])} |")
+    return f"{source(run)} {versions}. Steps over those of `{record.baseline}`:\n\n" + "\n".join(lines)
+
+
 def accuracy(run: RunFolder[CalibrateRecord]) -> str:
     """How often the instrument was wrong where the truth was known, and what whole runs answered."""
     record = run.record
@@ -114,11 +131,22 @@ PARTS: dict[type[Record], dict[str, Part]] = {
     CalibrateRecord: {"accuracy": accuracy},
     ArticlesRecord: {"articles": articles},
 }
+OWN_CODE: dict[str, Part] = {"own_code": own_code}
+
+
+def parts_of(record: Record) -> dict[str, Part]:
+    """What the README shows of such a record. Raises UserError where it shows nothing."""
+    if type(record) not in PARTS:
+        kinds = " or ".join(kind.kind() for kind in PARTS)
+        raise UserError(f"the README shows no run of {record.kind()}, only {kinds}")
+    if isinstance(record, FloorRecord) and THEIRS.baseline in record.variants:
+        return OWN_CODE
+    return PARTS[type(record)]
 
 
 def filled(text: str, run: RunFolder[Record]) -> str:
     """The text with every block that this kind of record makes made anew."""
-    parts = PARTS[type(run.record)]
+    parts = parts_of(run.record)
 
     def made(block: re.Match[str]) -> str:
         return f"{block[1]}{parts[block[2]](run)}\n{block[3]}" if block[2] in parts else block[0]
@@ -130,11 +158,6 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(prog="python -m reports.readme", description="Put a run into README.md.")
     parser.add_argument("run", type=Path, help="a published run folder, relative to the README")
     published = RunFolder.load(parser.parse_args(argv).run, Record)
-    if type(published.record) not in PARTS:
-        kinds = " or ".join(kind.kind() for kind in PARTS)
-        raise UserError(
-            f"{published.path}: the README shows no run of {published.record.kind()}, only {kinds}"
-        )
     write_atomically(README, filled(README.read_text("utf-8"), published).encode())
 
 

@@ -19,7 +19,15 @@ from experiments.shared.cli import run
 from experiments.shared.published import PUBLISHED, Check
 from experiments.shared.reproduced import sizing_checks
 from profiling.results.record import ModelShape
-from profiling.sizing.capacity import BLOCK_TOKENS, GIB, doubling, plan
+from profiling.sizing.capacity import (
+    BLOCK_TOKENS,
+    GIB,
+    DeviceMemory,
+    devices_for,
+    doubling,
+    plan,
+    read_lengths,
+)
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -211,7 +219,8 @@ def test_a_text_model_inside_another_is_sized_without_guessing_the_rest() -> Non
 @pytest.mark.parametrize(
     ("change", "reason"),
     [
-        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "MLA"),
+        ({"model_type": "minicpm3", "kv_lora_rank": 256}, "MLA"),
+        ({"model_type": "deepseek_v3", "kv_lora_rank": 512}, "qk_rope_head_dim is missing"),
         ({"kv_lora_rank": 64}, "MLA"),
         ({"model_type": "t5", "is_encoder_decoder": True}, "encoder-decoder"),
         ({"model_type": "mamba", "state_size": 16}, "recurrent state"),
@@ -328,7 +337,7 @@ def test_a_plan_fills_memory_and_not_more(
     assert shape.weights_bytes is not None
     if device_gib * share * GIB - shape.weights_bytes - other_gib * GIB < GIB:
         return
-    fits = plan(shape, kv, context, device_gib, share, other_gib)
+    fits = plan(shape, kv, [context], DeviceMemory(device_gib, share, other_gib))
     used = shape.weights_bytes + other_gib * GIB
     assert fits.request_bytes == kv_bytes(shape, -(-context // BLOCK_TOKENS) * BLOCK_TOKENS, kv)
     assert used + fits.requests * fits.request_bytes <= device_gib * share * GIB + 2
@@ -339,7 +348,7 @@ def test_a_plan_fills_memory_and_not_more(
 def test_the_articles_division() -> None:
     """Free memory over 2 L Hkv d b is the number of tokens that fit (article 4)."""
     shape = read_shape("llama-2-7b")
-    fits = plan(shape, BF16, 4096, 80, 0.9)
+    fits = plan(shape, BF16, [4096], DeviceMemory(80, 0.9))
     assert shape.weights_bytes is not None
     assert fits.tokens == (int(72 * GIB) - shape.weights_bytes) // (2 * 32 * 32 * 128 * 2)
     assert fits.requests == 29
@@ -348,24 +357,130 @@ def test_the_articles_division() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        {"device_gib": 0.0},
-        {"device_gib": -1.0},
-        {"device_gib": float("nan")},
-        {"device_gib": float("inf")},
-        {"device_gib": 1e308},
+        {"gib": 0.0},
+        {"gib": -1.0},
+        {"gib": float("nan")},
+        {"gib": float("inf")},
         {"other_gib": float("inf")},
         {"utilisation": 0.0},
         {"utilisation": 1.1},
         {"other_gib": -1.0},
-        {"device_gib": 12.0},  # the weights alone are larger
-        {"context": 0},
     ],
     ids=str,
 )
-def test_an_impossible_plan_is_refused(arguments: dict[str, Any]) -> None:
-    given_ = {"context": 4096, "device_gib": 80.0, "utilisation": 0.9, "other_gib": 0.0} | arguments
-    with pytest.raises(UserError):
-        plan(read_shape("llama-2-7b"), BF16, **given_)
+def test_an_impossible_device_is_refused(arguments: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match="cannot plan on"):
+        DeviceMemory(**{"gib": 80.0} | arguments)
+
+
+def test_what_does_not_fit_says_how_many_devices_do() -> None:
+    """Llama-2-70B: 128.5 GiB of weights, by arithmetic on the published parameters."""
+    shape, memory = read_shape("llama-2-70b"), DeviceMemory(80, 0.9)
+    fits = plan(shape, BF16, [4096], memory)
+    assert fits.free_bytes < 0 and (fits.requests, fits.tokens, fits.longest) == (0, 0, 0)
+    assert fits.devices == 2  # 2 x 72 GiB
+    assert plan(shape, BF16, [4096], DeviceMemory(48, 0.9)).devices == 4  # 64 heads are not split in three
+    assert (
+        plan(shape, BF16, [4096], DeviceMemory(1, 0.9)).devices is None
+    )  # beyond 8 of them heads are copied
+
+
+@settings(max_examples=80)
+@given(shapes, st.integers(1, 2**20), st.floats(1e-6, 1e-2))
+def test_the_fewest_devices_by_brute_force(shape: ModelShape, request_bytes: int, gib: float) -> None:
+    assert shape.weights_bytes is not None
+    memory = DeviceMemory(gib, 1.0)
+
+    def heads_on_the_fullest(devices: int) -> int | None:
+        """KV heads of the device that has most, where query heads are dealt evenly, in order."""
+        if shape.n_head % devices:
+            return None
+        each = shape.n_head // devices
+        group = shape.n_head // shape.n_kv_head
+        held = [{h // group for h in range(d * each, (d + 1) * each)} for d in range(devices)]
+        even = len({len(heads) for heads in held}) == 1 and (
+            shape.n_kv_head % devices == 0 or devices % shape.n_kv_head == 0
+        )
+        return len(held[0]) if even else None
+
+    fitting = [
+        n
+        for n in range(1, shape.n_head + 1)
+        if (heads := heads_on_the_fullest(n))
+        and shape.weights_bytes / n + request_bytes * heads / shape.n_kv_head <= memory.usable_bytes
+    ]
+    assert devices_for(shape, request_bytes, memory) == min(fitting, default=None)
+
+
+def test_no_single_request_is_longer_than_the_models_limit() -> None:
+    assert plan(read_shape("llama-2-7b"), BF16, [100], DeviceMemory(80)).longest == 4096
+    windowed = shape_from_config(REAL["Mistral-7B-v0.1"][0] | {"max_position_embeddings": 32768}, "m")
+    assert plan(windowed, BF16, [100], DeviceMemory(80)).longest == 32768  # by its windows any length fits
+
+
+def test_a_latent_cache_has_its_published_size() -> None:
+    """DeepSeek-V3 keeps 70.272 KB a token in 16 bits (arXiv 2505.09343, table 1)."""
+    raw = {
+        "model_type": "deepseek_v3", "num_hidden_layers": 61, "num_attention_heads": 128, "hidden_size": 7168,
+        "kv_lora_rank": 512, "qk_rope_head_dim": 64, "qk_nope_head_dim": 128, "v_head_dim": 128,
+        "max_position_embeddings": 163840, "torch_dtype": "bfloat16",
+    }  # fmt: skip
+    shape = shape_from_config(raw, "DeepSeek-V3", stored_bytes=700 * GIB)
+    assert kv_token_bytes(shape, BF16) == 70_272
+    # on eight devices every one keeps the whole vector
+    one = kv_bytes(shape, 4096, BF16)
+    assert devices_for(shape, one, DeviceMemory(700 / 8 + one / GIB, 1.0)) == 8
+    assert devices_for(shape, one, DeviceMemory(700 / 8 + one / GIB / 2, 1.0)) == 16
+    with pytest.raises(UserError, match=r"kv_lora_rank is 0\.5"):
+        shape_from_config(raw | {"kv_lora_rank": 0.5}, "x")
+    with pytest.raises(UserError, match="qk_rope_head_dim is missing"):
+        shape_from_config(raw | {"qk_rope_head_dim": None}, "x")
+
+
+@settings(max_examples=60)
+@given(st.lists(st.integers(40, 4000), min_size=1, max_size=30), st.integers(0, 39))
+def test_a_mix_fills_memory_on_average(lengths: list[int], shared: int) -> None:
+    shape, memory = read_shape("llama-2-7b"), DeviceMemory(40)
+    fits = plan(shape, BF16, lengths, memory, shared)
+    blocks = [-(-n // BLOCK_TOKENS) - shared // BLOCK_TOKENS for n in lengths]
+    token = 2 * 32 * 32 * 128 * 2
+    mean = sum(blocks) / len(blocks) * BLOCK_TOKENS * token
+    common = shared // BLOCK_TOKENS * BLOCK_TOKENS * token
+    assert fits.requests == pytest.approx((fits.free_bytes - common) / mean, abs=1)
+    assert fits.requests * mean + common <= fits.free_bytes
+
+
+@pytest.mark.parametrize("shared", [-1, 100, 101])
+def test_a_prefix_is_shorter_than_every_request(shared: int) -> None:
+    with pytest.raises(UserError, match="shared prefix"):
+        plan(read_shape("llama-2-7b"), BF16, [100, 200], DeviceMemory(80), shared)
+
+
+def test_lengths_are_read_as_tokens_of_a_request(tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("# prompt, new\n100, 20\n\n7\n30 5  # chat\n9;1\n", encoding="utf-8")
+    assert read_lengths(file) == [120, 7, 35, 10]
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("", "at least 1 token"),
+        ("0\n", "at least 1 token"),
+        ("5\n1,2,3\n", "line 2"),
+        ("prompt,new\n1,2\n", "line 1"),
+        ("-4\n", "line 1"),
+        ("1.5\n", "line 1"),
+        ("9" * 50, "line 1"),
+    ],
+)
+def test_a_bad_line_of_lengths_is_named(text: str, reason: str, tmp_path: Path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text(text, encoding="utf-8")
+    with pytest.raises(UserError, match=reason):
+        read_lengths(file)
+    with pytest.raises(UserError, match="not a readable text file"):
+        read_lengths(tmp_path / "none")
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
@@ -379,9 +494,7 @@ def test_the_command_prints_writes_and_ends_with_the_verdict(
     sizing.main(["--out", str(tmp_path), "--device-gib", "80"])
     printed = capsys.readouterr().out
     assert "The articles' figures" in printed and "Claim holds here" in printed.splitlines()[-1]
-    assert (
-        "--max-model-len 4096 --max-num-seqs 29 --gpu-memory-utilization 0.9 --kv-cache-dtype auto" in printed
-    )
+    assert "--max-model-len 4096 --max-num-seqs 29 --gpu-memory-utilization 0.9 --dtype float16" in printed
     (folder,) = tmp_path.iterdir()
     record = json.loads((folder / "run.json").read_bytes())
     assert record["status"] == "complete" and all(claim["holds"] for claim in record["claims"])
@@ -442,7 +555,10 @@ def test_the_command_on_a_shape_in_flags(tmp_path: Path, capsys: pytest.CaptureF
             "9",
         ],
         ["--weights-gib", "-3"],
-        ["--device-gib", "10"],
+        ["--lengths", "no-such-file", "--device-gib", "80"],
+        ["--shared-prefix", "16"],  # of which plan?
+        ["--shared-prefix", "5000", "--device-gib", "80"],
+        ["--device", "H1000"],
         ["--utilisation", "1.5", "--device-gib", "80"],
     ],
     ids=" ".join,
@@ -456,6 +572,57 @@ def test_bad_input_is_one_line_and_code_2(
     assert exit_.value.code == 2 and printed.out == ""
     assert printed.err.startswith("error: ") and printed.err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
+
+
+# what vllm takes: --kv-cache-dtype has no float32 in any version, and `auto` follows --dtype
+@pytest.mark.parametrize(
+    ("kv_dtype", "flag"),
+    [
+        ("auto", "--dtype float16"),
+        ("fp8", "--kv-cache-dtype fp8"),
+        ("int8", "--kv-cache-dtype int8_per_token_head"),
+        ("float32", None),
+        ("bfloat16", None),
+    ],
+)
+def test_no_flag_is_printed_that_vllm_refuses(
+    kv_dtype: str, flag: str | None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizing.main(["--kv-dtype", kv_dtype, "--device-gib", "80", "--json", "--out", str(tmp_path)])
+    printed = capsys.readouterr().out
+    command = json.loads(printed.splitlines()[-1])["vllm"]
+    if flag is None:
+        assert command is None and f"it keeps no {kv_dtype} cache beside float16 weights" in printed
+    else:
+        assert flag in command
+
+
+def test_a_plan_of_a_mix_on_a_named_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "lengths.csv").write_text("600,40\n" * 9 + "4000,96\n")
+    flags = ["--lengths", str(tmp_path / "lengths.csv"), "--shared-prefix", "512", "--device", "H100"]
+    sizing.main([*flags, "--device-gib", "80", "--context", "1024,4096", "--json", "--out", str(tmp_path)])
+    result = last_json(capsys)
+    mix = result["mix"]
+    assert (mix["requests"], mix["mean"], mix["longest"]) == (10, 985.6, 4096)
+    assert f"--max-num-seqs {mix['plan']['requests']} " in result["vllm"]
+    assert result["vllm"].endswith("--enable-prefix-caching")
+    alone = result["latency"]["4096"]
+    weights_ms = 6_607_343_616 * 2 / 3.35e9  # all but the table of tokens, at the stated bandwidth
+    assert alone["token"][0] > weights_ms
+    assert alone["first"] == pytest.approx(
+        (2 * 6_607_343_616 * 4096 + 4 * 32 * 4096**2 / 2 * 4096) / 989e9, rel=1e-3
+    )
+    assert alone["loaded"] > alone["token"][1]  # all that fit at once read more than one alone
+
+
+def test_where_nothing_fits_the_page_says_what_would(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizing.main(["--model", "llama-2-70b", "--device-gib", "80", "--context", "4096", "--out", str(tmp_path)])
+    printed = " ".join(capsys.readouterr().out.split())
+    assert (
+        "No request of these contexts fits into one device of 80 GiB; 2 of them hold one of 4,096" in printed
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", "\xff\xfe", "nul\x00l"])

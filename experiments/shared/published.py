@@ -1,8 +1,7 @@
 """What do the four articles claim? Every figure that an experiment checks, as printed, in one place.
 
-Articles: 1 "How LLMs Generate Text, and What the KV Cache Actually Fixes", 2 the GPT-2 study on an A40 that
-ends with the 5 ms floor, 3 "KV caching and the generation loop", 4 "The KV Cache from Scratch". A value is
-kept as text, digits and unit as printed. What each kind of figure can be held to is said by `ClaimKind`.
+The articles are titled by `ARTICLES`. A value is kept as text, digits and unit as printed. What each kind of
+figure can be held to is said by `ClaimKind`.
 """
 
 from __future__ import annotations

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from profiling.results.record import FittingPlan, ModelShape, replaced
+from profiling.results.record import FittingPlan, ModelShape, Sizing, replaced
 from profiling.results.record.page import Code, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Curves, level
 from profiling.sizing.capacity import GIB, doubling
 from profiling.sizing.model_shape import KV_FORMATS, KvFormat, kv_bytes, kv_token_bytes
+from reports.numbers import number
 
 
 def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
@@ -24,6 +25,13 @@ def headline(shape: ModelShape, kv_name: str, kv: KvFormat) -> Iterator[str]:
     parameters = f"{shape.parameters / 1e9:.3f}B parameters" if shape.parameters else "parameters unknown"
     weights = f"{shape.weights_bytes / GIB:.2f} GiB" if shape.weights_bytes else "size unknown"
     yield f"weights: {parameters}, {weights} ({shape.dtype or 'dtype unknown'})"
+    if shape.latent:
+        expanded = replaced(shape, latent=None)
+        times = kv_token_bytes(expanded, kv) / kv_token_bytes(shape, kv)
+        yield (
+            f"a layer keeps one latent vector of {shape.latent} numbers per token (MLA), as vLLM and SGLang "
+            f"do: {times:.3g} times less than keys and values of all heads"
+        )
     token = kv_token_bytes(shape, kv)
     yield f"cache per token: {token:,} bytes = {token / 1024:g} KiB ({kv_name})"
 
@@ -42,7 +50,7 @@ def sizes(
     return (
         sizes_figure(shape, kv, contexts, batches),
         sizes_table(shape, kv, contexts, batches),
-        heads_table(shape, kv, contexts[0], batches[-1]),
+        *([] if shape.latent else [heads_table(shape, kv, contexts[0], batches[-1])]),
         dtypes_table(shape, contexts[0], batches[-1]),
         doubling_table(shape, kv, contexts[0]),
     )
@@ -99,32 +107,87 @@ def sizes_figure(shape: ModelShape, kv: KvFormat, contexts: Sequence[int], batch
     return Figure("sizing", caption, [Curves("context, tokens a request", "GiB", lines, weights)])
 
 
-def plan_section(
-    shape: ModelShape, plans: dict[int, FittingPlan], memory: tuple[float, float, float], command: str | None
-) -> Section:
-    """The section on what fits. `memory`: device GiB, usable share, GiB for other things."""
-    device_gib, utilisation, other_gib = memory
-    some = next(iter(plans.values()))
-    tokens = f" = {some.tokens:,} tokens" if some.tokens is not None else ""
+def plan_section(sizing: Sizing, device_gib: float, utilisation: float, other_gib: float) -> Section:
+    """What fits into `device_gib` of which a share is used, `other_gib` for neither weights nor cache."""
+    some = next(iter(sizing.plan.values()))
+    tokens = "" if some.tokens is None or some.free_bytes < 0 else f" = {some.tokens:,} tokens"
     others = "" if other_gib else " (activations and graphs not counted: --other-gib)"
-    rows = []
-    for n, fits in plans.items():
-        beyond = shape.max_context is not None and n > shape.max_context
-        name = f"{n:,}{' (beyond the model)' if beyond else ''}"
-        rows.append((name, f"{fits.request_bytes / GIB:.2f}", f"{fits.requests:,}"))
     longest = "any length" if some.longest is None else f"{some.longest:,} tokens"
-    vllm = (
-        [Sentence("In vLLM:"), Code(command)] if command else [Sentence("No request of these contexts fits.")]
-    )
     return Section(
         "What fits",
         [
             Sentence(
                 f"Of {device_gib:g} GiB x {utilisation:g} the weights and {other_gib:g} GiB for other things "
-                f"leave {some.free_bytes / GIB:.2f} GiB for the cache{tokens}{others}."
+                f"{'lack' if some.free_bytes < 0 else 'leave'} {abs(some.free_bytes) / GIB:.2f} GiB "
+                f"for the cache{tokens}{others}."
             ),
-            Table(("context", "one request, GiB", "requests at once"), rows),
+            _plan_table(sizing),
             Sentence(f"Longest single request that fits: {longest}."),
-            *vllm,
+            *_answer(sizing, device_gib),
+        ],
+    )
+
+
+def _plan_table(sizing: Sizing) -> Table:
+    limit = sizing.model.max_context
+    rows = []
+    for n, fits in sizing.plan.items():
+        beyond = limit is not None and n > limit
+        rows.append((f"{n:,}{' (beyond the model)' if beyond else ''}", *_plan_cells(fits)))
+    if sizing.mix:
+        name = f"mix of {sizing.mix.requests:,}, mean {sizing.mix.mean:,.0f}, at most {sizing.mix.longest:,}"
+        rows.append((name, *_plan_cells(sizing.mix.plan)))
+    shared = f", beside the {sizing.shared_prefix:,} tokens that all share" if sizing.shared_prefix else ""
+    heads = ("context, tokens", f"one request, GiB{shared}", "requests at once", "devices for one")
+    return Table(heads, rows)
+
+
+def _plan_cells(fits: FittingPlan) -> tuple[str, str, str]:
+    devices = "none" if fits.devices is None else str(fits.devices)
+    return f"{fits.request_bytes / GIB:.2f}", f"{fits.requests:,}", devices
+
+
+def _answer(sizing: Sizing, device_gib: float) -> list[Sentence | Code]:
+    """The command; or why there is none, and how many devices would do."""
+    if sizing.vllm:
+        return [Sentence("In vLLM:"), Code(sizing.vllm)]
+    limit = sizing.model.max_context
+    allowed = {n: fits for n, fits in sizing.plan.items() if limit is None or n <= limit}
+    if any(fits.requests for fits in allowed.values()):
+        kinds = f"{sizing.kv_dtype} cache beside {sizing.model.dtype} weights"
+        return [Sentence(f"No command for vLLM: it keeps no {kinds}.")]
+    if not allowed:
+        return [Sentence(f"All of these contexts are beyond the model's {limit:,} tokens.")]
+    n, fits = next(iter(allowed.items()))
+    several = f"no number of them holds one of {n:,} tokens"
+    if fits.devices is not None:
+        several = f"{fits.devices} of them hold one of {n:,} tokens"
+    return [Sentence(f"No request of these contexts fits into one device of {device_gib:g} GiB; {several}.")]
+
+
+def latency_section(sizing: Sizing, device: str) -> Section:
+    """How long a request waits for its tokens, predicted."""
+    rows = [
+        (
+            f"{n:,}",
+            " to ".join(number(ms) for ms in (times.token[0], times.token[2])),
+            number(times.token[1]),
+            "unknown" if times.first is None else number(times.first),
+            "-" if times.loaded is None else number(times.loaded),
+        )
+        for n, times in sizing.latency.items()
+    ]
+    heads = ("context, tokens", "ms per token, alone", "expected", "prompt, at its peak", "full, at least")
+    return Section(
+        "How fast",
+        [
+            Sentence(
+                f"**PREDICTION** for {device}, one step replayed as a graph by a serving engine, from "
+                "constants held against published steps (docs/validation.md). The prompt: its arithmetic at "
+                "the stated peak of dense 16-bit products, of which engines reach a part. Full: the bytes of "
+                "a step of all requests that fit. An engine's work between two steps, and waiting in its "
+                "queue, come on top."
+            ),
+            Table(heads, rows, title="Milliseconds"),
         ],
     )

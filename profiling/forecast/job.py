@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from profiling.forecast.engines import Family
 from profiling.results.record import ModelShape
-from profiling.sizing.model_shape import KV_FORMATS, kv_bytes
+from profiling.sizing.model_shape import KV_FORMATS, attention_pairs, kv_bytes
 from variants.errors import UserError
 
 NATIVE_BITS = {"fp32": 32, "float32": 32, "bf16": 16, "bfloat16": 16, "fp16": 16, "float16": 16}
@@ -65,3 +65,11 @@ def job_of(shape: ModelShape, precision: str, context: int) -> Job:
         packed=precision not in NATIVE_BITS,
         casts=bits != 32,
     )
+
+
+def prompt_flops(shape: ModelShape, tokens: int) -> float:
+    """Floating-point operations that a prompt of this length needs: two per weight and token (the head is
+    counted at every position), and four per number of a head for each pair that attention scores."""
+    assert shape.step_parameters is not None  # as `job_of` requires
+    pairs = attention_pairs(shape, tokens) * shape.n_head * shape.head_dim
+    return 2.0 * shape.step_parameters * tokens + 4.0 * pairs

@@ -15,7 +15,7 @@ import torch
 from profiling.results.record import Environment, Gpu
 from variants.slots.pages import THP
 
-PACKAGES = ("torch", "triton", "numpy", "decode-floor")
+PACKAGES = ("torch", "triton", "transformers", "numpy", "decode-floor")
 QUERY = (
     "driver_version",
     "clocks.max.sm",

@@ -36,10 +36,11 @@ def kv_token_bytes(shape: ModelShape, kv: KvFormat) -> int:
 
 
 def kv_bytes(shape: ModelShape, tokens: int, kv: KvFormat, batch: int = 1) -> int:
-    """Bytes of the cache of `batch` requests of `tokens` tokens each: 2 * kv_heads * head_dim * element
-    bytes for every layer and every token that it keeps."""
+    """Bytes of the cache of `batch` requests of `tokens` tokens each: for every layer and every token that
+    it keeps 2 * kv_heads * head_dim * element bytes, or one latent vector."""
     tokens_held = sum(tokens if window is None else min(tokens, window) for window in shape.windows)
-    return 2 * shape.n_kv_head * (shape.head_dim * kv.element_bytes + kv.scale_bytes) * tokens_held * batch
+    vectors, width = (1, shape.latent) if shape.latent else (2 * shape.n_kv_head, shape.head_dim)
+    return vectors * (width * kv.element_bytes + kv.scale_bytes) * tokens_held * batch
 
 
 def longest_context(shape: ModelShape, budget_bytes: int, kv: KvFormat) -> int | None:

@@ -15,10 +15,14 @@ from profiling.results.record import ModelShape, replaced
 from profiling.sizing.model_shape import shape_of_gpt
 from variants.config import DTYPE_BYTES, PRESETS
 from variants.errors import UserError
+from variants.families import Family
 from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS
 
 MAX_BYTES = 1 << 50
+# types that keep one latent vector per token and layer in serving engines (vLLM, SGLang); transformers' own
+# code keeps the keys and values that it expands to
+LATENT_TYPES = ("deepseek_v2", "deepseek_v3")
 
 
 def read_shape(model: str) -> ModelShape:
@@ -65,13 +69,13 @@ def _bytes(value: Any, where: str) -> int:
 
 def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | None = None) -> ModelShape:
     """A Hugging Face config (parsed) -> its shape. `stored_bytes`: the weights' bytes, where known."""
+    if raw.get("model_type") in LATENT_TYPES and raw.get("kv_lora_rank"):
+        return _latent_shape(raw, where, stored_bytes)
     config = HfConfig.of(raw, where)
     whole = not isinstance(raw.get("text_config"), dict)
     # around a text model stands something else (a vision tower), whose parameters are not known here
     parameters = _parameters(config) if whole else None
-    dtype = str(
-        raw.get("dtype") or raw.get("torch_dtype") or config.get("dtype") or config.get("torch_dtype") or ""
-    )
+    dtype = _dtype(config, raw)
     weights = stored_bytes
     plain = dtype in DTYPE_BYTES and not raw.get("quantization_config")
     if weights is None and parameters is not None and plain:
@@ -89,6 +93,36 @@ def shape_from_config(raw: Mapping[str, Any], where: str, stored_bytes: int | No
         dtype or None,
         config.model_type,
         None if parameters is None else _step_parameters(config, parameters),
+    )
+
+
+def _dtype(config: HfConfig, raw: Mapping[str, Any]) -> str:
+    """Of the weights, as the file names it; empty where it does not."""
+    named = (raw.get("dtype"), raw.get("torch_dtype"), config.get("dtype"), config.get("torch_dtype"))
+    return str(next(filter(None, named), ""))
+
+
+def _latent_shape(raw: Mapping[str, Any], where: str, stored_bytes: int | None) -> ModelShape:
+    """DeepSeek's attention: per token and layer the compressed vector and the rotated part of the keys.
+
+    The weights' size comes from the files, or is not known: its experts and shared experts are not counted.
+    """
+    config = HfConfig(raw, raw, where, str(raw["model_type"]), Family())
+    rank, rotated = config.whole("kv_lora_rank"), config.whole("qk_rope_head_dim")
+    heads, layers = config.whole("num_attention_heads"), config.n_layer
+    limit = None if config.get("max_position_embeddings") is None else config.whole("max_position_embeddings")
+    return ModelShape(
+        where,
+        heads,
+        heads,
+        config.whole("qk_nope_head_dim") + rotated,
+        (None,) * layers,
+        limit,
+        None,
+        stored_bytes,
+        _dtype(config, raw) or None,
+        config.model_type,
+        latent=rank + rotated,
     )
 
 

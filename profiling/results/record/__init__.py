@@ -13,7 +13,7 @@ from profiling.results.record.calibrated import (
     Truth,
     WordsGiven,
 )
-from profiling.results.record.claim import Claim, ClaimKind
+from profiling.results.record.claim import ARTICLES, Claim, ClaimKind
 from profiling.results.record.duel import DuelBlock, DuelSteps, DuelTrace
 from profiling.results.record.entry import (
     CompiledStep,
@@ -39,7 +39,14 @@ from profiling.results.record.samples import (
     Sample,
 )
 from profiling.results.record.setting import Environment, Gpu, Model, Peaks
-from profiling.results.record.sized import FittingPlan, ModelShape, Sizing, SizingRecord
+from profiling.results.record.sized import (
+    FittingPlan,
+    Latency,
+    ModelShape,
+    RequestMix,
+    Sizing,
+    SizingRecord,
+)
 from profiling.results.record.timed import (
     Batch,
     BatchRecord,
@@ -85,6 +92,7 @@ from profiling.results.record.untimed import (
 from profiling.results.record.workload import BUCKETS, TRACE_WARM_UP, TRACED_STEPS, Workload
 
 __all__ = [
+    "ARTICLES",
     "BUCKETS",
     "TRACED_STEPS",
     "TRACE_WARM_UP",
@@ -132,6 +140,7 @@ __all__ = [
     "GrowthRecord",
     "HeldBytes",
     "InjectedWait",
+    "Latency",
     "MachineLook",
     "MatmulSample",
     "Measurement",
@@ -160,6 +169,7 @@ __all__ = [
     "Range",
     "Record",
     "Replay",
+    "RequestMix",
     "RunAnswer",
     "Sample",
     "Sampling",
