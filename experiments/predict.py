@@ -105,8 +105,7 @@ def forecast_for(job: Job, device: Device, engine: Engine, arguments: argparse.N
     if arguments.anchor and (reason := reasons[base.mode]):
         raise UserError(f"--anchor {arguments.anchor}: {reason}")
     steps = {mode: predict(job, replace(base, mode=mode), values) for mode in reasons if mode not in left_out}
-    floor_ms = (job.weight_bytes + job.cache_bytes) / device.bandwidth_gb_per_s / 1e6
-    return Forecast(device, floor_ms, host_us(base, values), source, steps, left_out)
+    return Forecast(device, job.floor_ms(device), host_us(base, values), source, steps, left_out)
 
 
 def _anchor(text: str) -> tuple[float, Mode]:

@@ -41,8 +41,7 @@ def page(
 def where(record: Record) -> str:
     """What ran, and on what."""
     model = record.model.name if record.model else "unknown model"
-    device = record.environment.device_name if record.environment else "any device"
-    return f"{model} on {device}"
+    return f"{model} on {record.place}"
 
 
 def titles(claims: Sequence[Claim]) -> Sentence:

@@ -32,6 +32,7 @@ ROOMS = {
     "profiling.analysis": "what a trace says: parts of a step, readings, predictions",
     "profiling.measure": "the one runner: cases, rounds, clock, measured peaks, traces, a queue of requests",
     "profiling.peers": "other engines at the same work",
+    "profiling.serving": "steps of a server that runs elsewhere: requests, streamed answers, prompts",
     "reports": "pages of a record, without torch: sections, tables, figures and their printers",
     "experiments.shared": "what several experiments need: flags, models, progress, published figures",
     "experiments": "one file per question",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from profiling.forecast.devices import Device
 from profiling.forecast.engines import Family
 from profiling.results.record import ModelShape
 from profiling.sizing.model_shape import KV_FORMATS, attention_pairs, kv_bytes
@@ -37,6 +38,10 @@ class Job:
     cache_bytes: float
     packed: bool = False  # weights of fewer than 16 bits, which a kernel unpacks
     casts: bool = True  # norms and rotations in float32 between weights of 16 bits
+
+    def floor_ms(self, device: Device) -> float:
+        """Memory floor: what reading its bytes takes at the bandwidth that the device's maker states, ms."""
+        return (self.weight_bytes + self.cache_bytes) / device.bandwidth_gb_per_s / 1e6
 
 
 def job_of(shape: ModelShape, precision: str, context: int) -> Job:

@@ -1,21 +1,30 @@
-"""Wall time of device work: the only place that reads a clock around a step."""
+"""Wall time of device work: the only place that reads a clock around a step, here or at a server.
+
+Torch is imported where a device is waited for: a server's steps are timed without it.
+"""
 
 from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable
-
-import torch
-from torch.profiler import ProfilerActivity
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, TypeVar
 
 from variants.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+    from torch.profiler import ProfilerActivity
+
+T = TypeVar("T")
 
 
 class Clock:
     """Waits for the device before it reads the time, so that queued work is not mistaken for done work."""
 
     def __init__(self, device: torch.device) -> None:
+        import torch
+
         self.sync: Callable[[], None] = {
             "cuda": torch.cuda.synchronize,
             "mps": torch.mps.synchronize,
@@ -41,8 +50,18 @@ class Clock:
         return (time.perf_counter_ns() - start) / 1e6 / times
 
 
+def arrivals(events: Iterable[T]) -> Iterator[tuple[float, T]]:
+    """What comes from another machine, each with its arrival in ms since the first was asked for."""
+    start = time.perf_counter_ns()
+    for event in events:
+        yield (time.perf_counter_ns() - start) / 1e6, event
+
+
 def activities(device: torch.device) -> list[ProfilerActivity]:
     """The activities to record on this device. Raises UserError where the build cannot see it."""
+    import torch
+    from torch.profiler import ProfilerActivity
+
     if device.type != "cuda":
         return [ProfilerActivity.CPU]
     if ProfilerActivity.CUDA not in torch.profiler.supported_activities():

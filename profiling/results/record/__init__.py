@@ -3,6 +3,7 @@
 `reading` is the only place that reads or writes it. Torch-free.
 """
 
+from profiling.results.record.attached import AttachRecord, OnDevice, StreamedAnswer
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import (
     CalibrateRecord,
@@ -99,6 +100,7 @@ __all__ = [
     "Agreement",
     "AnyRecord",
     "ArticlesRecord",
+    "AttachRecord",
     "Batch",
     "BatchRecord",
     "CacheSizes",
@@ -148,6 +150,7 @@ __all__ = [
     "MemoryRecord",
     "Model",
     "ModelShape",
+    "OnDevice",
     "Ops",
     "PagingRecord",
     "Part",
@@ -180,6 +183,7 @@ __all__ = [
     "StepCounts",
     "StepDifference",
     "StepPrediction",
+    "StreamedAnswer",
     "ThroughputRecord",
     "Trace",
     "TraceReader",

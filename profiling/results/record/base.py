@@ -40,6 +40,11 @@ class Record(Part, frozen=True, kw_only=True, tag_field="experiment"):
         """The name of the experiment."""
         return str(cls.__struct_config__.tag)
 
+    @property
+    def place(self) -> str:
+        """Where it ran."""
+        return self.environment.device_name if self.environment else "any device"
+
 
 class Measurement(Record, frozen=True, kw_only=True):
     """Of a runner: its cases, and what was timed of them in rounds. `entropy` draws the order of a round."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from profiling.results.record.attached import AttachRecord
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import CalibrateRecord
 from profiling.results.record.fuzzed import FuzzRecord
@@ -64,6 +65,7 @@ AnyRecord = (
     | ExplainBenchmarkRecord
     | CalibrateRecord
     | DuelRecord
+    | AttachRecord
 )
 
 
