@@ -4,7 +4,8 @@ Makes records, traces, config.json files, safetensors, indices, tokenizers and c
 seeded ways, and reads each as the commands do, in processes that are watched: each must be read or refused in
 one line within 10 s and 2 GB, nothing may be executed, and nothing written but where results go. With --kills
 floor runs of a tiny model are killed at random moments: each must render, go on, and lose nothing. Whatever
-fails is kept in the run folder, and the exit code is 1.
+fails is kept in the run folder, and the exit code is 1. Where it is stopped, by Ctrl-C or --max-time, the
+report has the counts so far.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ from __future__ import annotations
 import argparse
 import os
 import shutil
+import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
@@ -29,7 +32,10 @@ if TYPE_CHECKING:
     from experiments.shared.progress import ProgressLine
     from profiling.results.folder import RunFolder
 
-EXAMPLES = ("", "--inputs 500 --seed 7", "--kind trace --first 123 --inputs 1", "--inputs 0 --kills 100")
+EXAMPLES = (
+    *("", "--inputs 500 --seed 7", "--kind trace --first 123 --inputs 1", "--inputs 0 --kills 100"),
+    "--inputs 0 --kills 100 --max-time 8m",
+)
 INPUTS = 10_000
 EVERY = 50  # inputs between two lines of progress
 
@@ -49,6 +55,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="N",
         help="processes (default: one a core)",
     )
+    add("--max-time", type=cli.seconds, metavar="8m", help="stop then, with the counts so far (no default)")
     add("--out", type=Path, default=Path("runs"), help="where run folders go")
     return parser
 
@@ -58,29 +65,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     if min(arguments.inputs, arguments.first, arguments.kills) < 0 or arguments.workers < 1:
         raise UserError("--inputs, --first and --kills count from 0, --workers from 1")
     jobs = jobs_of(arguments)
-    from experiments.shared.fuzzing import run_all
-    from experiments.shared.progress import ProgressLine
     from profiling.results.folder import RunFolder
 
     run = RunFolder.create(arguments.out, FuzzRecord, "any")
-    run.update(seed=arguments.seed)
-    outcomes: list[Outcome] = []
-    with ProgressLine(arguments.quiet) as progress, TemporaryDirectory() as scratch:
-
-        def failed(outcome: Outcome, folder: Path) -> None:
-            keep(run.path, outcome, folder)
-
-        for outcome in run_all(jobs, arguments.workers, Path(scratch), failed) if jobs else ():
-            outcomes.append(outcome)
-            if len(outcomes) % EVERY == 0 or len(outcomes) == len(jobs):
-                progress("inputs", len(outcomes), len(jobs))
-        run.update(kinds=counts(outcomes), faults=[fault(o) for o in outcomes if o.status == "failed"])
-        if arguments.kills:
-            _kill(run, arguments, Path(scratch) / "kills", progress)
-    record = run.record
-    page = page_of(__doc__ or "", run, answer(record), [*tables(record), *_faults(record)])
-    publish(arguments, run, page, kinds=record.kinds, kills=record.kills, faults=record.faults)
+    run.update(seed=arguments.seed, asked_inputs=len(jobs), asked_kills=arguments.kills)
+    try:
+        _try_all(arguments, jobs, run)
+    finally:
+        record = run.record
+        page = page_of(__doc__ or "", run, answer(record), [*tables(record), *_faults(record)])
+        fields = {"kinds": record.kinds, "kills": record.kills, "faults": record.faults}
+        publish(arguments, run, page, not record.partial, **fields)
     return 1 if record.faults else 0
+
+
+def _try_all(arguments: argparse.Namespace, jobs: Sequence[Job], run: RunFolder[FuzzRecord]) -> None:
+    """All inputs, then the kills, until the time is over."""
+    from experiments.shared.progress import ProgressLine
+
+    end = None if arguments.max_time is None else time.monotonic() + arguments.max_time
+
+    def over() -> bool:
+        return end is not None and time.monotonic() >= end
+
+    with ProgressLine(arguments.quiet) as progress, TemporaryDirectory() as scratch:
+        if jobs:
+            _read(run, jobs, arguments.workers, Path(scratch), progress, over)
+        if arguments.kills and not over():
+            _kill(run, Path(scratch) / "kills", progress, over)
 
 
 def jobs_of(arguments: argparse.Namespace) -> list[Job]:
@@ -122,25 +134,60 @@ def counts(outcomes: Sequence[Outcome]) -> dict[str, Fuzzed]:
     return by_kind
 
 
-def _kill(
-    run: RunFolder[FuzzRecord], arguments: argparse.Namespace, folder: Path, progress: ProgressLine
+def _read(
+    run: RunFolder[FuzzRecord],
+    jobs: Sequence[Job],
+    workers: int,
+    scratch: Path,
+    progress: ProgressLine,
+    over: Callable[[], bool],
 ) -> None:
+    from experiments.shared.fuzzing import run_all
+
+    def failed(outcome: Outcome, folder: Path) -> None:
+        keep(run.path, outcome, folder)
+
+    outcomes: list[Outcome] = []
+    try:
+        for outcome in run_all(jobs, workers, scratch, failed):
+            outcomes.append(outcome)
+            if len(outcomes) % EVERY == 0 or len(outcomes) == len(jobs):
+                progress("inputs", len(outcomes), len(jobs))
+            if over():
+                break
+    finally:
+        run.update(kinds=counts(outcomes), faults=[fault(o) for o in outcomes if o.status == "failed"])
+
+
+def _kill(run: RunFolder[FuzzRecord], folder: Path, progress: ProgressLine, over: Callable[[], bool]) -> None:
     from experiments.shared.kills import kill_runs
 
-    killed = kill_runs(
-        arguments.kills, arguments.seed, folder, lambda n: progress("kills", n, arguments.kills)
-    )
-    faults = [text.encode(errors="replace").decode() for text in killed.faults]
-    run.update(kills=dict(killed.moments), whole=killed.whole, faults=[*run.record.faults, *faults])
+    asked, inputs_faults = run.record.asked_kills or 0, run.record.faults
+    progress("kills", 0, asked)
+    for killed in islice(kill_runs(run.record.seed, folder), asked):
+        faults = [text.encode(errors="replace").decode() for text in killed.faults]
+        run.update(kills=dict(killed.moments), whole=killed.whole, faults=[*inputs_faults, *faults])
+        run.save()
+        progress("kills", run.record.killed, asked)
+        if over():
+            break
 
 
 # -- what is shown --------------------------------------------------------------------------------
 
 
 def answer(record: FuzzRecord) -> str:
-    inputs, kills = sum(kind.inputs for kind in record.kinds.values()), sum(record.kills.values())
-    what = f"{inputs:,} inputs, {kills:,} kills, seed {record.seed}"
-    return f"{what}: {len(record.faults)} faults" if record.faults else f"{what}: no fault"
+    """How many inputs and kills there were, of how many where it was stopped, and how many faults."""
+    what = [
+        f"{done:,}{f' of {asked:,}' if asked and done < asked else ''} {kind}"
+        for done, asked, kind in (
+            (record.inputs, record.asked_inputs, "inputs"),
+            (record.killed, record.asked_kills, "kills"),
+        )
+    ]
+    stopped = " (partial: it was stopped)" if record.partial else ""
+    faults = f"{len(record.faults)} faults" if record.faults else "no fault"
+    return f"{', '.join(what)}, seed {record.seed}{stopped}: {faults}"
 
 
 def tables(record: FuzzRecord) -> list[Block]:

@@ -6,7 +6,7 @@ steps. Every one is planted alone in every rung that runs here and has what it b
 with narrow caches or weights, and the one-launch kernels, of which a copy with all faults is compiled. Rungs
 that compile each step take part where they are named. Each rung is judged without a fault, too, with other
 random texts every time. A fault that no check catches is a hole of the gate, a clean rung that fails a false
-alarm; with either, the exit code is 1.
+alarm; with either, the exit code is 1. A run that is stopped reports what it has; --resume goes on with it.
 """
 
 from __future__ import annotations
@@ -87,11 +87,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         model=Model(arguments.model, arguments.precision, model.config),
         seed=arguments.seed,
     )
-    _hunt(arguments, model, run, pairs, here)
-    record = run.record
-    verdict = answer(record)
-    code = publish(arguments, run, page_of(__doc__ or "", run, verdict, tables(record)), verdict=verdict)
-    return code or int(bool(holes(record) or alarms(record)))
+    whole = False
+    try:
+        _hunt(arguments, model, run, pairs, here)
+        whole = True
+    finally:
+        verdict = answer(run.record)
+        page = page_of(__doc__ or "", run, verdict, tables(run.record))
+        publish(arguments, run, page, whole, verdict=verdict)
+    return int(bool(holes(run.record) or alarms(run.record)))
 
 
 def _resume(arguments: argparse.Namespace) -> RunFolder[PlantedRecord]:

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from floor_run import ROOT
 
 from experiments import fuzz
-from experiments.shared import fuzzing, hostile
+from experiments.shared import fuzzing, hostile, kills
 from experiments.shared.fuzzing import Job, Outcome, ending
-from experiments.shared.kills import kill_runs
+from experiments.shared.kills import Killed, kill_runs, started
 from profiling.results.folder import RunFolder
 from profiling.results.record import FuzzRecord
 from variants.errors import UserError
@@ -39,8 +43,39 @@ def test_hostile_inputs_are_read_or_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_runs_that_are_killed_lose_nothing(tmp_path: Path) -> None:
-    killed = kill_runs(6, 0, tmp_path, lambda done: None)
+    *_, killed = islice(kill_runs(0, tmp_path), 6)
     assert killed.faults == [] and killed.moments.total() == 6
+
+
+SITE = """Traceback (most recent call last):
+  File "<frozen site>", line 626, in <module>
+  File "/usr/lib/python3.11/os.py", line 30, in <module>
+    import stat as st
+KeyboardInterrupt
+"""
+MODULE = f"""Traceback (most recent call last):
+  File "<frozen runpy>", line 198, in _run_module_as_main
+  File "{ROOT}/experiments/floor.py", line 17, in <module>
+    from experiments.shared import cli
+KeyboardInterrupt
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "err", "ours"),
+    [
+        (-signal.SIGINT, "", False),
+        (-signal.SIGINT, SITE, False),
+        (1, f"Fatal Python error: init_import_site: Failed to import the site module\n{SITE}", False),
+        (-signal.SIGINT, MODULE, True),
+        (130, "interrupted\n", True),
+        (-signal.SIGKILL, "", True),
+        (0, f"Exception ignored in: <module 'threading'>\n{SITE}", True),
+        (1, SITE.replace("KeyboardInterrupt", "ImportError"), True),
+    ],
+)
+def test_only_ctrl_c_before_our_first_line_is_pythons_own(code: int, err: str, ours: bool) -> None:
+    assert started(code, err) is ours
 
 
 @pytest.mark.parametrize("kind", hostile.KINDS)
@@ -154,6 +189,51 @@ def test_a_failure_is_kept_with_its_seed_and_ends_in_code_1(
     said = "--kind 'trace' --seed 3 --first 41 --inputs 1: KeyError: 'ts'"
     assert RunFolder.load(path, FuzzRecord).record.faults == [said]
     assert said in (path / "report.md").read_text() and said in " ".join(capsys.readouterr().out.split())
+
+
+def stopped_after(n: int, parts: Iterator[Any]) -> Iterator[Any]:
+    yield from islice(parts, n)
+    raise KeyboardInterrupt
+
+
+def outcomes(jobs: Sequence[Job], *_: Any) -> Iterator[Outcome]:
+    return (Outcome(job, "failed" if job.number == 0 else "read", 0.5, "no") for job in jobs)
+
+
+def tallies(seed: int, folder: Path) -> Iterator[Killed]:
+    return (Killed(Counter({"behind proofs": n}), n // 2, ["a fault"]) for n in range(1, 100))
+
+
+@pytest.mark.parametrize("how", ["Ctrl-C", "--max-time"])
+def test_a_run_that_is_stopped_leaves_its_counts(
+    how: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    flags = ["--kind", "trace", "--inputs", "3", "--kills", "9", "--out", str(tmp_path)]
+    monkeypatch.setattr(fuzzing, "run_all", outcomes)
+    if how == "Ctrl-C":
+        monkeypatch.setattr(kills, "kill_runs", lambda *args: stopped_after(4, tallies(*args)))
+        with pytest.raises(KeyboardInterrupt):
+            fuzz.main(flags)
+    else:
+        times = iter(range(100))  # seconds: the end is asked for, then each of the inputs and kills looks
+        monkeypatch.setattr(kills, "kill_runs", tallies)
+        monkeypatch.setattr(fuzz, "time", SimpleNamespace(monotonic=lambda: next(times)))
+        assert fuzz.main([*flags, "--max-time", "8"]) == 1
+    (path,) = tmp_path.iterdir()
+    record = RunFolder.load(path, FuzzRecord).record
+    assert (record.status, record.inputs, record.killed, record.whole) == ("incomplete", 3, 4, 2)
+    assert len(record.faults) == 2
+    said = "3 inputs, 4 of 9 kills, seed 0 (partial: it was stopped): 2 faults"
+    assert said in (path / "report.md").read_text() and said in " ".join(capsys.readouterr().out.split())
+
+
+def test_inputs_that_are_stopped_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzzing, "run_all", lambda jobs, *_: stopped_after(7, outcomes(jobs)))
+    with pytest.raises(KeyboardInterrupt):
+        fuzz.main(["--inputs", "20", "--out", str(tmp_path)])
+    (path,) = tmp_path.iterdir()
+    record = RunFolder.load(path, FuzzRecord).record
+    assert record.inputs == 7 and record.partial and "7 of 20 inputs" in (path / "report.md").read_text()
 
 
 @pytest.mark.parametrize(

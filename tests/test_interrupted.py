@@ -152,6 +152,36 @@ def test_ctrl_c_ends_in_one_line_and_a_report(
     assert (path / "report.md").read_bytes() == report
 
 
+@pytest.mark.parametrize(
+    ("command", "module"),
+    [
+        ("-m experiments.floor --quick", "msgspec"),  # imported at the top of the module
+        ("-m experiments.floor --quick", "torch"),  # imported once the flags are read
+        ("-m experiments", "rich"),
+        ("-m reports.build runs", "msgspec"),
+        ("decode-floor --help", "rich"),
+    ],
+)
+def test_ctrl_c_during_the_imports_ends_in_one_line(command: str, module: str, tmp_path: Path) -> None:
+    (tmp_path / f"{module}.py").write_text("raise KeyboardInterrupt")
+    words = command.split()
+    if words[0] != "-m":
+        words = ["-c", f"import sys; sys.argv = {words}; from experiments.__main__ import main; main()"]
+    done = subprocess.run(
+        [sys.executable, *words],
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_to_import_us_changes_nothing_for_others() -> None:
+    code = "import sys, experiments, reports; assert sys.excepthook is sys.__excepthook__"
+    assert subprocess.run([sys.executable, "-c", code], cwd=ROOT).returncode == 0
+
+
 # -- a disk that is full, a folder that cannot be written, a clock that goes back ------------------
 
 

@@ -155,6 +155,24 @@ def test_bad_input_is_refused(flags: list[str], tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_run_that_is_stopped_reports_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = iter([("numerics", "")])
+    monkeypatch.setattr("profiling.gate.planted.kernels.build_with_faults", nullcontext)
+    monkeypatch.setattr("profiling.gate.planted.kernels.planted_kernels", list)
+
+    def first_to_catch(*_: object) -> tuple[str, str]:
+        for one in found:
+            return one
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("profiling.gate.planted.hunt.first_to_catch", first_to_catch)
+    with pytest.raises(KeyboardInterrupt):
+        main(["--quiet", "--variant", "int8", "--kind", SCALES, "--out", str(tmp_path)])
+    (folder,) = tmp_path.iterdir()
+    assert RunFolder.load(folder, PlantedRecord).record.status == "incomplete"
+    assert "1 of 1 planted faults are caught" in (folder / "report.md").read_text("utf-8")
+
+
 def test_a_run_is_gone_on_with_by_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("profiling.gate.planted.kernels.build_with_faults", nullcontext)
     monkeypatch.setattr("profiling.gate.planted.kernels.planted_kernels", list)

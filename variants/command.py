@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
+from variants import interrupted
 from variants.errors import UserError
 from variants.version import version
 
@@ -69,8 +70,8 @@ def _code(main: Main, argv: Sequence[str] | None) -> str | int | None:
         sys.stderr.write(refusal(error))
         return 2
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
-        return 130
+        sys.stderr.write(interrupted.SAID)
+        return interrupted.CODE
 
 
 def _check(words: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -70,8 +70,6 @@ def run_all(
 ) -> Iterator[Outcome]:
     """Every job's outcome, in order. `failed` is handed the folder of the input of each that failed."""
     idle: SimpleQueue[_Worker] = SimpleQueue()
-    for number in range(workers):
-        idle.put(_Worker(scratch / str(number)))
 
     def one(job: Job) -> Outcome:
         worker = idle.get()
@@ -84,6 +82,8 @@ def run_all(
             idle.put(worker)
 
     try:
+        for number in range(workers):
+            idle.put(_Worker(scratch / str(number)))
         with ThreadPoolExecutor(workers) as threads:
             yield from threads.map(one, jobs)
     finally:
@@ -103,9 +103,14 @@ class _Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, self.folder), daemon=True)
-        self.process.start()
+        with _without_ctrl_c():
+            self.process.start()
         theirs.close()
-        self.connection.recv()  # it is ready: what it imports is no part of an input's time
+        try:
+            self.connection.recv()  # it is ready: what it imports is no part of an input's time
+        except BaseException:
+            self.end()
+            raise
 
     def ask(self, job: Job) -> Outcome:
         start = time.monotonic()
@@ -137,6 +142,19 @@ class _Worker:
         self.process.kill()
         self.process.join()
         self.connection.close()
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A process that is begun here never sees it, where the system can: it is for the one who asks."""
+    if sys.platform == "win32":
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 # -- inside the process ---------------------------------------------------------------------------
@@ -175,7 +193,7 @@ class _Watch:
 
 
 def _serve(connection: Connection, folder: Path) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one who asks
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # on systems that cannot begin it so
     sys.dont_write_bytecode = True
     os.environ.setdefault("MPLBACKEND", "agg")
     from experiments.shared.hostile import KINDS, warm_up

@@ -56,13 +56,18 @@ def question_of(doc: str) -> str:
     return question[:1].upper() + question[1:]
 
 
-def publish(arguments: argparse.Namespace, run: RunFolder[Record], page: Page, **fields: object) -> int:
-    """Keep the page, make its report, print it; with --json also `fields`. Returns the exit code."""
+def publish(
+    arguments: argparse.Namespace, run: RunFolder[Record], page: Page, whole: bool = True, /, **fields: object
+) -> int:
+    """Keep the page, make its report, print it; with --json also `fields`. Returns the exit code.
+
+    Not `whole`: of a run that was stopped.
+    """
     from reports.printers.console import show
     from reports.write import write
 
     run.update(page=page)
-    run.finish()
+    run.finish() if whole else run.save()
     write(run.path, page)
     show(cli.console(arguments), page, f"Report: {run.path / 'report.md'}, report.html")
     if arguments.json:

@@ -24,10 +24,27 @@ class Fuzzed(Part, frozen=True):
 
 
 class FuzzRecord(Record, frozen=True, kw_only=True, tag="fuzz"):
-    """Hostile inputs by kind; floor runs that were killed, by how far they had come; what failed."""
+    """Hostile inputs by kind; floor runs that were killed, by how far they had come; what failed.
+
+    `asked_inputs`, `asked_kills`: how many were asked for; where it was stopped there are fewer.
+    """
 
     seed: int = 0
+    asked_inputs: Count | None = None
+    asked_kills: Count | None = None
     kinds: dict[str, Fuzzed] = {}
     kills: dict[str, Count] = {}
     whole: Count = 0  # runs that were gone on with to their end
     faults: list[str] = []
+
+    @property
+    def inputs(self) -> int:
+        return sum(kind.inputs for kind in self.kinds.values())
+
+    @property
+    def killed(self) -> int:
+        return sum(self.kills.values())
+
+    @property
+    def partial(self) -> bool:
+        return self.inputs < (self.asked_inputs or 0) or self.killed < (self.asked_kills or 0)
