@@ -32,6 +32,7 @@ $(DEVELOPMENT): pyproject.toml constraints.txt
 	touch $(RUN_ONLY) $@
 
 floor: $(RUN_ONLY)
+	@echo "Proves and measures the ladder: some ten minutes, one with ARGS=--quick. The report: runs/.../report.html"
 	$(BIN)/python -m experiments.floor $(ARGS)
 
 articles: $(RUN_ONLY)
@@ -67,8 +68,9 @@ offline: $(DEVELOPMENT)
 	$(BIN)/python install/offline.py $(ARGS)
 
 docs: $(DEVELOPMENT)
+	@echo "Builds the documentation with the numbers of a record: half a minute. The result: site/index.html"
 	NO_MKDOCS_2_WARNING=1 RUN=$(RUN) $(BIN)/python -m mkdocs build --quiet --strict
-	@echo "site/index.html; with search: python -m http.server -d site"
+	@echo "built: site/index.html; to search in it: python -m http.server -d site"
 
 wheel: $(DEVELOPMENT)
 	$(BIN)/python -m build --no-isolation --outdir dist

@@ -32,7 +32,6 @@ def main(folder: str, extras: str, index: str) -> int:
     print(f"Installing this project{' with ' + extras if extras else ''} into {folder}.")
     print(f"  packages  {sizes(extras, index)}")
     print(f"  compiler  {compiler()}")
-    print("  after it  `make floor` measures for some ten minutes (ARGS=--quick: one)")
     return 0
 
 

@@ -65,6 +65,18 @@ def test_one_slow_engine_does_not_hide_what_the_others_take() -> None:
     assert even.get_xlim()[1] > 30 and not even.lines  # nothing is cut: no strokes
 
 
+def test_a_long_interval_is_cut_before_the_words() -> None:
+    """It ends where its axis does, with an arrow, and the words stand behind it."""
+    bars = [Bar(f"step {n}", {"ms": 1.0}, "1.0 not seen", 1.0, interval=(0.9, 1.1)) for n in range(4)]
+    bars.append(Bar("wide", {"ms": 1.0}, "1.0 not seen", 1.0, interval=(0.2, 40.0)))
+    (axes,) = draw([Bars("after / before", bars)]).axes
+    (words,) = [text for text in axes.texts if text.get_position()[1] == 4]
+    drawn = [line for line in axes.lines if set(line.get_ydata()) == {4}]
+    reach = max(float(max(line.get_xdata())) for line in drawn)
+    assert 1.1 < reach <= words.get_position()[0] < axes.get_xlim()[1]
+    assert ">" in [line.get_marker() for line in drawn]
+
+
 def test_each_name_looks_the_same_in_every_panel() -> None:
     a, b = [[1, 2], [2, 3]], [[1, 5], [2, 6]]
     left, right = draw([Curves("x", "y", {"a": a, "b": b}), Curves("x", "y", {"a": [], "b": b})]).axes

@@ -98,8 +98,12 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
     if bar.mark is not None:
         axes.plot([bar.mark, bar.mark], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
     if bar.interval is not None:
-        axes.plot(bar.interval, [row, row], color=INK, linewidth=1.2, marker="|", markersize=7)
-        return min(cut, max(left, bar.interval[1], bar.mark or 0.0))
+        low, high = (min(end, cut) for end in bar.interval)
+        ends = ["|", "|" if high == bar.interval[1] else ">"]  # an arrow: it goes on beyond the axis
+        axes.plot([low, high], [row, row], color=INK, linewidth=1.2)
+        for x, marker in zip((low, high), ends, strict=True):
+            axes.plot(x, row, color=INK, marker=marker, markersize=7 if marker == "|" else 4)
+        return max(left, high, bar.mark or 0.0)
     return max(left, bar.mark or 0.0)
 
 
