@@ -99,11 +99,11 @@ def _draw_bar(axes: Axes, row: int, bar: Bar, cut: float) -> float:
         axes.plot([bar.mark, bar.mark], [row - 0.42, row + 0.42], color=INK, linewidth=1.6)
     if bar.interval is not None:
         low, high = (min(end, cut) for end in bar.interval)
-        ends = ["|", "|" if high == bar.interval[1] else ">"]  # an arrow: it goes on beyond the axis
         axes.plot([low, high], [row, row], color=INK, linewidth=1.2)
-        for x, marker in zip((low, high), ends, strict=True):
-            axes.plot(x, row, color=INK, marker=marker, markersize=7 if marker == "|" else 4)
-        return max(left, high, bar.mark or 0.0)
+        axes.plot(low, row, color=INK, marker="|", markersize=7)
+        beyond = bar.interval[1] > cut  # an arrow: it goes on
+        axes.plot(high, row, color=INK, marker=">" if beyond else "|", markersize=4 if beyond else 7)
+        return max(left, 1.005 * high if beyond else high, bar.mark or 0.0)
     return max(left, bar.mark or 0.0)
 
 
