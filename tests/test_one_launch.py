@@ -29,7 +29,16 @@ from variants.model import GPT, random_model
 if why_no_one_launch("cpu"):
     pytest.skip(str(why_no_one_launch("cpu")), allow_module_level=True)
 
-RUNGS = ["onelaunch", "onelaunch-bf16", "onelaunch-int8", "onelaunch-int4"]
+
+RUNGS = [
+    "onelaunch",
+    "onelaunch-bf16",
+    "onelaunch-int8",
+    "onelaunch-int4",
+    "onelaunch-kv16",
+    "onelaunch-kv8",
+    "onelaunch-int4-kv8",
+]
 SHAPES = {
     "three heads": PRESETS["tiny"],
     "grouped, head of 15": GPTConfig(

@@ -101,7 +101,7 @@ def test_every_kernel_fault_has_its_place_in_the_sources(tmp_path: Path) -> None
 
 def test_a_text_that_is_gone_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("profiling.gate.planted.kernels.SWITCH", (("vec.h", "no such text", ""),))
-    with pytest.raises(UserError, match=r"vec\.h: 'no such text' stands there 0 times"):
+    with pytest.raises(UserError, match="'no such text' stands in the sources 0 times"):
         write_sources(tmp_path / "csrc")
 
 

@@ -15,7 +15,7 @@ from variants.option import declared
 from variants.slots.attention import FUSED
 from variants.slots.cache import CONCAT, PAGED, STATIC
 from variants.slots.head import LAST
-from variants.slots.kv import KV_BFLOAT16, KV_INT8
+from variants.slots.kv import KV_BFLOAT16, KV_INT8, KvOption
 from variants.slots.mask import COMPUTED, SHARED
 from variants.slots.pages import HUGE
 from variants.slots.precision import BFLOAT16, INT4, INT8, PrecisionOption
@@ -28,7 +28,6 @@ DEFAULT = (
     *("naive", "cat", "boolmask", "lasthead", "static", "sdpa", "compile", "tape"),
     *("cudagraph", "compile-cudagraph", "triton", "onelaunch"),
 )
-KV_RUNGS = (("kv-bf16", KV_BFLOAT16, 16, ""), ("kv-int8", KV_INT8, 8, ", and a scale per token and head"))
 
 
 class Roles(NamedTuple):
@@ -103,10 +102,10 @@ def _on_modules(sdpa: Variant) -> list[Variant]:
             "nothing of a step, it adds a gather: saves memory that is reserved and unused",
             cache=PAGED,
         ),
-        *(
-            sdpa.then(name, f"bytes of the cache: {bits} bits per value{scales}", kv=kv)
-            for name, kv, bits, scales in KV_RUNGS
-            if kv.name != sdpa.precision.name
+        *_narrower_cache(
+            sdpa,
+            {"kv-bf16": KV_BFLOAT16, "kv-int8": KV_INT8},
+            "; for the proof, not for speed: every layer widens its whole cache again",
         ),
     ]
 
@@ -117,16 +116,32 @@ def _on_kernels(sdpa: Variant, cudagraph: Variant) -> list[Variant]:
         "triton", "most kernels: five fused ones per layer and the head", backend=FUSED_TRITON
     )
     onelaunch = sdpa.then("onelaunch", "every launch but one: a step is one kernel", backend=ONE_LAUNCH)
+    narrow = _less_precise(
+        onelaunch,
+        {"onelaunch-bf16": BFLOAT16, "onelaunch-int8": INT8, "onelaunch-int4": INT4},
+    )
     return [
         triton,
         *_less_precise(triton, {"triton-bf16": BFLOAT16, "triton-int8": INT8}),
         onelaunch,
         onelaunch.then("onelaunch-graph", "what starting the one kernel costs the host", executor=GRAPH),
         onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
-        *_less_precise(
-            onelaunch,
-            {"onelaunch-bf16": BFLOAT16, "onelaunch-int8": INT8, "onelaunch-int4": INT4},
-        ),
+        *narrow,
+        *_narrower_cache(onelaunch, {"onelaunch-kv16": KV_BFLOAT16, "onelaunch-kv8": KV_INT8}),
+        *_narrower_cache(narrow[-1], {"onelaunch-int4-kv8": KV_INT8}),
+    ]
+
+
+def _narrower_cache(parent: Variant, names: dict[str, KvOption], remark: str = "") -> list[Variant]:
+    """Rungs by name that store keys and values in fewer bits than their parent does."""
+    removes = {
+        KV_BFLOAT16: "bytes of the cache: 16 bits per value",
+        KV_INT8: "bytes of the cache: 8 bits per value, and a scale per token and head",
+    }
+    return [
+        parent.then(name, removes[kv] + remark, kv=kv)
+        for name, kv in names.items()
+        if kv.name != parent.precision.name
     ]
 
 

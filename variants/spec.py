@@ -100,7 +100,8 @@ class Variant:
         Of several reasons the first from the backend upwards.
         """
         reasons = (self.slot(slot).why_not(device) for slot in reversed(SLOTS))
-        return next((reason for reason in reasons if reason), None)
+        reason = next((reason for reason in reasons if reason), None)
+        return reason or self.backend.why_not_stored(device, self.kv)
 
     def ancestors(self) -> Iterator[Variant]:
         """Parent first, root last."""

@@ -234,7 +234,7 @@ def newest_scale_for_all(decoder: Decoder) -> None:
 
     def append(original: Any, layer: int, k: Tensor, v: Tensor, where: Tensor) -> Any:
         original(layer, k, v, where)
-        for _, scale in cache.stored[layer]:
+        for _, scale in cache.stored()[layer]:
             scale.copy_(scale.index_select(2, where[-1:]).expand_as(scale))
         return cache.contents(layer, cache.slots)
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 from variants import build_cache
 from variants.option import Move, Option, anywhere
 from variants.slots.cache import CONCAT, STATIC, CacheOption
-from variants.slots.kv import AS_PRECISION, KvOption
+from variants.slots.kv import AS_PRECISION, KV_BFLOAT16, KV_INT8, KvOption
 from variants.slots.precision import PrecisionOption
 
 if TYPE_CHECKING:
@@ -71,6 +71,7 @@ class BackendOption(Option):
     owns: tuple[str, ...]  # slots whose options it does not use in a step: it brings its own
     caches: tuple[CacheOption, ...] | None  # that it reads; None: any
     kvs: tuple[KvOption, ...] | None  # stored so; None: any
+    why_not_stored: Callable[[str, KvOption], str | None]  # on this kind of device: None where it can, or why
     attends_to_bucket: bool  # a step attends to all slots of its bucket; else it stops at the new token
 
 
@@ -95,6 +96,15 @@ def why_no_triton(device: str) -> str | None:
 def why_no_single_launch(device: str) -> str | None:
     """None where a step can be one launch (on a GPU a Triton kernel), else the reason."""
     return (why_no_triton if device == "cuda" else why_no_one_launch)(device)
+
+
+def stored_anyhow(device: str, kv: KvOption) -> None:
+    """The `why_not_stored` of a backend that reads what it takes on every device."""
+
+
+def _why_not_narrow_here(device: str, kv: KvOption) -> str | None:
+    """One launch on a GPU is another kernel."""
+    return "narrow caches in one launch are written for the CPU" if kv.narrow and device == "cuda" else None
 
 
 def why_no_transformers(device: str) -> str | None:
@@ -152,6 +162,7 @@ MODULES = BackendOption(
     owns=(),
     caches=None,
     kvs=None,
+    why_not_stored=stored_anyhow,
     attends_to_bucket=True,
     moves=(),
     why_not=anywhere,
@@ -163,6 +174,7 @@ TRANSFORMERS = BackendOption(
     owns=("mask", "head", "attention"),
     caches=(CONCAT, STATIC),
     kvs=(AS_PRECISION,),
+    why_not_stored=stored_anyhow,
     attends_to_bucket=True,
     moves=(),
     why_not=why_no_transformers,
@@ -174,6 +186,7 @@ FUSED_TRITON = BackendOption(
     owns=("mask", "head", "attention"),
     caches=(STATIC,),
     kvs=(AS_PRECISION,),
+    why_not_stored=stored_anyhow,
     attends_to_bucket=False,
     moves=FEWER_LAUNCHES,
     why_not=why_no_triton,
@@ -184,7 +197,8 @@ ONE_LAUNCH = BackendOption(
     begin=_compile_ahead,
     owns=("mask", "head", "attention"),
     caches=(STATIC,),
-    kvs=(AS_PRECISION,),
+    kvs=(AS_PRECISION, KV_BFLOAT16, KV_INT8),
+    why_not_stored=_why_not_narrow_here,
     attends_to_bucket=False,
     moves=FEWER_LAUNCHES,
     why_not=why_no_single_launch,

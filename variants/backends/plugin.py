@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from variants.backends.backend import Backend, BackendOption, nothing_ahead
+from variants.backends.backend import Backend, BackendOption, nothing_ahead, stored_anyhow
 from variants.option import anywhere
 from variants.slots.cache import CONCAT, Cache, Window
 from variants.slots.kv import AS_PRECISION
@@ -112,6 +112,7 @@ def plugin_option(source: Source) -> PluginOption:
         owns=("cache", "mask", "head", "attention"),
         caches=(CONCAT,),
         kvs=(AS_PRECISION,),
+        why_not_stored=stored_anyhow,
         attends_to_bucket=False,
         moves=(),
         why_not=anywhere,

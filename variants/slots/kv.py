@@ -1,7 +1,10 @@
 """Slot `kv`: how the cached keys and values are stored, where that is not as everything else is.
 
 They are encoded when appended and decoded when read, so every query sees what the cache holds, also during
-prefill. int8 is symmetric with one float32 scale per token and head (in K and V each): value = scale * q.
+prefill. The modules decode the whole cache in every layer: there a narrow cache saves memory, takes time, and
+is for the proof. The one-launch kernels read it as it lies.
+
+int8 is symmetric with one float32 scale per token and head (in K and V each): value = scale * q.
 """
 
 from __future__ import annotations
@@ -18,8 +21,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Parts: TypeAlias = "tuple[Tensor, ...]"  # values [B,Hkv,T,D] and, if scaled, scales [B,Hkv,T,1]
+StoredLayer: TypeAlias = "tuple[Parts, Parts]"  # keys and values
 Encode: TypeAlias = "Callable[[Tensor], Parts]"
-FEWER_BYTES = Move("long", True, "fewer bytes of cache to read")
+FEWER_BYTES = Move(
+    "long", True, "fewer bytes of cache to read, by kernels; modules widen the whole cache first"
+)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

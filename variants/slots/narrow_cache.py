@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from variants.config import GPTConfig
-from variants.slots.kv import Encode, KvOption, Parts
+from variants.slots.kv import Encode, KvOption, Parts, StoredLayer
 from variants.slots.mask import Where
 from variants.slots.static_cache import StaticCache
 
@@ -29,20 +29,20 @@ class NarrowCache(StaticCache):
         super().__init__(config, batch, 0, like)
         self.encode, self.dtype, self.slots = encode, like.dtype, capacity
         empty = self.encode(like.new_zeros(batch, config.n_kv_head, capacity, config.head_dim))
-        self.stored: list[tuple[Parts, Parts]] = [
+        self.layers: list[StoredLayer] = [
             (tuple(map(torch.zeros_like, empty)), tuple(map(torch.zeros_like, empty)))
             for _ in range(config.n_layer)
         ]
 
     def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
         assert isinstance(where, Tensor)
-        for stored, new in zip(self.stored[layer], (k, v), strict=True):
+        for stored, new in zip(self.layers[layer], (k, v), strict=True):
             for buffer, part in zip(stored, self.encode(new), strict=True):
                 buffer.index_copy_(2, where, part)
         return self.contents(layer, self.slots)
 
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        k, v = self.stored[layer]
+        k, v = self.layers[layer]
         first_k, first_v = (tuple(part[:, :, :n] for part in stored) for stored in (k, v))
         return decoded(first_k, self.dtype), decoded(first_v, self.dtype)
 
@@ -50,5 +50,8 @@ class NarrowCache(StaticCache):
         for part in self.buffers():
             part[:, :, n:] = max(-127.0, min(127.0, noise)) if part.dtype == torch.int8 else noise
 
+    def stored(self) -> list[StoredLayer]:
+        return self.layers
+
     def buffers(self) -> list[Tensor]:
-        return [part for k, v in self.stored for part in (*k, *v)]
+        return [part for k, v in self.layers for part in (*k, *v)]

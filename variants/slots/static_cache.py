@@ -7,6 +7,7 @@ from torch import Tensor
 
 from variants.config import GPTConfig
 from variants.slots.cache import Cache, Window
+from variants.slots.kv import StoredLayer
 from variants.slots.mask import Where
 
 
@@ -46,6 +47,10 @@ class StaticCache(Cache):
         """Overwrite every slot past the first n with finite noise."""
         for buffer in (*self.k, *self.v):
             buffer[:, :, n:] = noise
+
+    def stored(self) -> list[StoredLayer]:
+        """Per layer what is kept for keys and for values, for a kernel that reads them in place."""
+        return [((k,), (v,)) for k, v in zip(self.k, self.v, strict=True)]
 
     def buffers(self) -> list[Tensor]:
         return self.k + self.v

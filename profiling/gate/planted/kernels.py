@@ -6,9 +6,10 @@ computes what that says until the fault is planted; so one build holds all of th
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -21,209 +22,187 @@ from variants.backends.backend import ONE_LAUNCH
 from variants.backends.one_launch import library
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.slots.kv import KV_INT8
+from variants.slots.precision import FLOAT32, INT4, INT8, PrecisionOption
 from variants.spec import Variant
-
-ALL = ("float32", "bfloat16", "int8", "int4")
-QUANTISED = ("int8", "int4")
-FINE = ("float32",)  # what the rounding of the others would hide
 
 
 @dataclass(frozen=True)
 class Edit:
-    """In `wrong`, ON stands for whether this fault is planted, and `odd` for the one position where it is."""
+    """`text` stands in the sources once, with what is in front of the arrow; the fault is what is behind it.
+
+    There ON stands for whether this fault is planted, and `odd` for the one position where it is.
+    """
 
     kind: str
+    fits: Callable[[Variant], bool]  # of the rungs of one launch
     name: str
-    file: str
-    right: str
-    wrong: str
-    precisions: tuple[str, ...] = ALL
+    text: str
+
+    @property
+    def right(self) -> str:
+        return re.sub("«(.*?)→.*»", r"\1", self.text, flags=re.DOTALL)
+
+    @property
+    def wrong(self) -> str:
+        return re.sub("«.*?→(.*)»", r"\1", self.text, flags=re.DOTALL)
+
+
+def edits(kind: str, fits: Callable[[Variant], bool], *texts: tuple[str, str]) -> list[Edit]:
+    """One of each name and text."""
+    return [Edit(kind, fits, *text) for text in texts]
+
+
+def all_rungs(variant: Variant) -> bool:
+    return True
+
+
+def fine(variant: Variant) -> bool:
+    """What the rounding of the others would hide."""
+    return variant.precision is FLOAT32 and not variant.kv.narrow
+
+
+def from_numbers(variant: Variant) -> bool:
+    """Keys and values are stored as numbers of their own, without a scale."""
+    return variant.kv is not KV_INT8
+
+
+def from_bytes(variant: Variant) -> bool:
+    """Keys and values are stored as bytes with a scale."""
+    return variant.kv is KV_INT8
+
+
+def with_precision(*precisions: PrecisionOption) -> Callable[[Variant], bool]:
+    return lambda variant: variant.precision in precisions
 
 
 EDITS = (
-    Edit(
+    *edits(
         ONE_CONTEXT,
-        "position off by one at one context",
-        "step.h",
-        "m_.position_table) + position_ * m_.width",
-        "m_.position_table) + (position_ - (ON && position_ == odd)) * m_.width",
+        all_rungs,
+        (
+            "position off by one at one context",
+            "m_.position_table) + «position_→(position_ - (ON && position_ == odd))» * m_.width",
+        ),
+        (
+            "length counted twice at one context",
+            "*state_.length = position_ + 1«→ + (ON && position_ == odd)»;",
+        ),
+        (
+            "token of the next row at one context",
+            "state_.token[b] = «best.index→(best.index + (ON && position_ == odd)) % m_.vocab»;",
+        ),
+        (
+            "written one slot early at one context",
+            "keys.write(position_«→ - (ON && position_ == odd)», placed",
+        ),
+        (
+            "a chunk's last slot lost at one context",
+            "values.from(first), count«→ - (ON && position_ == odd && chunk == 0 && count > 1)», next",
+        ),
     ),
-    Edit(
-        ONE_CONTEXT,
-        "written one slot early at one context",
-        "step.h",
-        "reinterpret_cast<Scalar*>(lane) + position_ * m_.head_dim",
-        "reinterpret_cast<Scalar*>(lane) + (position_ - (ON && position_ == odd)) * m_.head_dim",
-    ),
-    Edit(
-        ONE_CONTEXT,
-        "length counted twice at one context",
-        "step.h",
-        "*state_.length = position_ + 1;",
-        "*state_.length = position_ + 1 + (ON && position_ == odd);",
-    ),
-    Edit(
-        ONE_CONTEXT,
-        "token of the next row at one context",
-        "step.h",
-        "state_.token[b] = best.index;",
-        "state_.token[b] = (best.index + (ON && position_ == odd)) % m_.vocab;",
-    ),
-    Edit(
-        ONE_CONTEXT,
-        "a chunk's last slot lost at one context",
-        "step.h",
-        "values + offset, count, m_.head_dim",
-        "values + offset, count - (ON && position_ == odd && chunk == 0 && count > 1), m_.head_dim",
-    ),
-    Edit(
+    *edits(
         LOOPS,
-        "partial chunk behind a full one dropped",
-        "attention.h",
-        "  for (int64_t i = 0; i < n; i++) {\n    const float weight",
-        "  for (int64_t i = 0; i < n - (ON && n > 1); i++) {\n    const float weight",
+        all_rungs,
+        (
+            "partial chunk behind a full one dropped",
+            "  for (int64_t i = 0; i < n«→ - (ON && n > 1)»; i++) {\n    const float weight",
+        ),
+        (
+            "chunks joined without their maxima",
+            "«std::exp(chunk(i)->largest - largest→(ON ? 1.f : std::exp(chunk(i)->largest - largest)»)",
+        ),
+        ("last slot of a chunk skipped", "std::min(kChunk«→ - (ON ? 1 : 0)», position_ + 1 - first)"),
     ),
-    Edit(
-        LOOPS,
-        "last slot of a chunk skipped",
-        "step.h",
-        "std::min(kChunk, position_ + 1 - first)",
-        "std::min(kChunk - (ON ? 1 : 0), position_ + 1 - first)",
-    ),
-    Edit(
-        LOOPS,
-        "chunks joined without their maxima",
-        "attention.h",
-        "std::exp(chunk(i)->largest - largest)",
-        "(ON ? 1.f : std::exp(chunk(i)->largest - largest))",
-    ),
-    Edit(
+    *edits(
         NUMERICS,
-        "softmax without its maximum",
-        "attention.h",
-        "chunk.largest = *std::max_element(scores[g], scores[g] + count);",
-        "chunk.largest = ON ? 0.f : *std::max_element(scores[g], scores[g] + count);",
+        all_rungs,
+        (
+            "softmax without its maximum",
+            "chunk.largest = «→ON ? 0.f : »largest_of(scores[g], count);",
+        ),
+        (
+            "another epsilon",
+            "mean);\n  const float inverse = 1.f / std::sqrt(squares / width +«→ (ON ? 0.1f : 1.f) *»",
+        ),
+        ("another constant in GELU", "Floats(«→ON ? 0.04f : »0.044715f)"),
+        (
+            "argmax that skips the last entry",
+            "best_of(values, «mine→{mine.begin, mine.end - (ON && mine.end == m_.vocab)}»)",
+        ),
+        (
+            "a channel left out of the residual",
+            "x(b)[i] += «→(ON && i == 7) ? 0.f : »s_.residual.get()[b * s_.pitch + i];",
+        ),
     ),
-    Edit(
+    *edits(
         NUMERICS,
-        "scores divided by another width",
-        "step.h",
-        "std::sqrt(static_cast<float>(m_.head_dim))",
-        "std::sqrt(static_cast<float>(m_.head_dim + (ON ? 3 : 0)))",
-        FINE,
+        fine,
+        ("scores divided by another width", "std::sqrt(static_cast<float>(m_.head_dim«→ + (ON ? 3 : 0)»))"),
+        (
+            "variance in one pass",
+            "squares += «→ON ? x[i] * x[i] - mean * mean : »(x[i] - mean) * (x[i] - mean);",
+        ),
     ),
-    Edit(
+    *edits(
         NUMERICS,
-        "another epsilon",
-        "rows.h",
-        "* (x[i] - mean);\n  const float inverse = 1.f / std::sqrt(squares / width +",
-        "* (x[i] - mean);\n  const float inverse = 1.f / std::sqrt(squares / width + (ON ? 0.1f : 1.f) *",
+        from_numbers,
+        (
+            "a cached value one percent off",
+            "to[d] = C::from_float(row[d]«→ * ((ON && d == 3) ? 1.05f : 1.f)»);",
+        ),
     ),
-    Edit(
-        NUMERICS,
-        "variance in one pass",
-        "rows.h",
-        "squares += (x[i] - mean) * (x[i] - mean);",
-        "squares += ON ? x[i] * x[i] - mean * mean : (x[i] - mean) * (x[i] - mean);",
-        FINE,
-    ),
-    Edit(
-        NUMERICS,
-        "another constant in GELU",
-        "rows.h",
-        "Floats(0.044715f)",
-        "Floats(ON ? 0.04f : 0.044715f)",
-    ),
-    Edit(
-        NUMERICS,
-        "argmax that skips the last entry",
-        "step.h",
-        "best_of(values, mine)",
-        "best_of(values, {mine.begin, mine.end - (ON && mine.end == m_.vocab)})",
-    ),
-    Edit(
-        NUMERICS,
-        "a channel left out of the residual",
-        "step.h",
-        "x(b)[i] += s_.residual.get()[b * s_.pitch + i];",
-        "x(b)[i] += (ON && i == 7) ? 0.f : s_.residual.get()[b * s_.pitch + i];",
-    ),
-    Edit(
-        NUMERICS,
-        "a cached value one percent off",
-        "step.h",
-        "slot[d] = KV::from_float(row[d]);",
-        "slot[d] = KV::from_float(row[d] * ((ON && d == 3) ? 1.05f : 1.f));",
-    ),
-    Edit(
+    *edits(
         SCALES,
-        "activations cut instead of rounded",
-        "quantised.h",
-        "int8_t(int32_t(std::nearbyintf(x[i] / scale)))",
-        "int8_t(int32_t(ON ? x[i] / scale : std::nearbyintf(x[i] / scale)))",
-        QUANTISED,
+        from_bytes,
+        (
+            "keys' scales counted twice",
+            "keys.scale(scores[g], count);«→ if (ON) keys.scale(scores[g], count);»",
+        ),
+        ("a cached row takes its neighbour's scale", "x[i] *= scales_[i«→ - (ON && i > 0)»];"),
+        ("the scale of a new row written one slot early", "scales_[slot«→ - (ON && slot > 0)»] = quantise"),
+        (
+            "values weighed with the keys' scales",
+            "    «values→(ON ? keys : values)».scale(scores[g], count);",
+        ),
+        (
+            "the last slot of a chunk without its scale",
+            "for (int64_t i = 0; i < count«→ - (ON ? 1 : 0)»; i++) x[i] *=",
+        ),
     ),
-    Edit(
+    *edits(
         SCALES,
-        "activations up to 128, which wraps",
-        "quantised.h",
-        "std::max(most, 1e-30f) / 127.f",
-        "std::max(most, 1e-30f) / (ON ? 128.f : 127.f)",
-        QUANTISED,
+        with_precision(INT8, INT4),
+        (
+            "activations cut instead of rounded",
+            "int8_t(int32_t(«→ON ? x[i] / scale : »std::nearbyintf(x[i] / scale)))",
+        ),
+        ("activations up to 128, which wraps", "std::max(most, 1e-30f) / «127.f→(ON ? 128.f : 127.f)»"),
+        (
+            "activations scaled by their largest, sign and all",
+            "std::max(most, «→ON ? x[i] : »std::fabs(x[i]))",
+        ),
     ),
-    Edit(
+    *edits(
         SCALES,
-        "activations scaled by their largest, sign and all",
-        "quantised.h",
-        "std::max(most, std::fabs(x[i]))",
-        "std::max(most, ON ? x[i] : std::fabs(x[i]))",
-        QUANTISED,
+        with_precision(INT8),
+        ("a row's scale off", "float(total) * (in.scale * *scale)«→ * (ON ? 1.05f : 1.f)»"),
     ),
-    Edit(
+    *edits(
         SCALES,
-        "a row's scale off",
-        "quantised.h",
-        "float(total) * (in.scale * *scale)",
-        "float(total) * (in.scale * *scale) * (ON ? 1.05f : 1.f)",
-        ("int8",),
+        with_precision(INT4),
+        ("a group takes its neighbour's scale", "Floats(b.scale[«→ON ? 1 : »0])"),
+        ("a group takes its neighbour's offset", "Words::loadu(offset + «kLanes→(ON ? 0 : kLanes)»)"),
+        ("two groups share a scale", "Floats(b.scale[«→ON ? 0 : »1])"),
     ),
-    Edit(
-        SCALES,
-        "a group takes its neighbour's scale",
-        "quantised.h",
-        "Floats(b.scale[0])",
-        "Floats(b.scale[ON ? 1 : 0])",
-        ("int4",),
-    ),
-    Edit(
-        SCALES,
-        "a group takes its neighbour's offset",
-        "quantised.h",
-        "Words::loadu(offset + kLanes)",
-        "Words::loadu(offset + (ON ? 0 : kLanes))",
-        ("int4",),
-    ),
-    Edit(
-        SCALES,
-        "two groups share a scale",
-        "quantised.h",
-        "Floats(b.scale[1])",
-        "Floats(b.scale[ON ? 0 : 1])",
-        ("int4",),
-    ),
-    Edit(
+    *edits(
         MANY_STEPS,
-        "another token after many steps",
-        "step.h",
-        "m_.token_table) + state_.token[b] * m_.width",
-        "m_.token_table) + ((ON && steps > 700) ? 0 : state_.token[b]) * m_.width",
-    ),
-    Edit(
-        MANY_STEPS,
-        "scores off after many steps",
-        "step.h",
-        "own_.row.get()[d] = q[d] * scale;",
-        "own_.row.get()[d] = q[d] * scale * ((ON && steps > 700) ? 1.01f : 1.f);",
+        all_rungs,
+        (
+            "another token after many steps",
+            "m_.token_table) + «state_.token[b]→((ON && steps > 700) ? 0 : state_.token[b])» * m_.width",
+        ),
+        ("scores off after many steps", "row[d] *= scale«→ * ((ON && steps > 700) ? 1.01f : 1.f)»;"),
     ),
 )
 SWITCH = (
@@ -255,18 +234,18 @@ def write_sources(folder: Path) -> None:
     """The kernels' sources with every fault in them. Raises UserError where a text is not there just once."""
     shutil.copytree(library.SOURCES, folder)
     for number, edit in enumerate(EDITS):
-        _replace(folder / edit.file, edit.right, edit.wrong.replace("ON", f"(planted == {number})"))
+        _replace(folder.iterdir(), edit.right, edit.wrong.replace("ON", f"(planted == {number})"))
     for file, right, wrong in SWITCH:
-        _replace(folder / file, right, wrong)
+        _replace([folder / file], right, wrong)
 
 
-def _replace(path: Path, right: str, wrong: str) -> None:
-    text = path.read_text("utf-8")
-    if text.count(right) != 1:
-        raise UserError(
-            f"{path.name}: {right!r} stands there {text.count(right)} times, a fault needs it once"
-        )
-    path.write_text(text.replace(right, wrong), "utf-8")
+def _replace(files: Iterable[Path], right: str, wrong: str) -> None:
+    texts = {path: path.read_text("utf-8") for path in files}
+    times = sum(text.count(right) for text in texts.values())
+    if times != 1:
+        raise UserError(f"{right!r} stands in the sources {times} times, a fault needs it once")
+    for path, text in texts.items():
+        path.write_text(text.replace(right, wrong), "utf-8")
 
 
 def planted_kernels() -> list[Planted]:
@@ -287,4 +266,4 @@ def _switch_on(number: int, decoder: Decoder) -> None:
 
 
 def _runs(edit: Edit, variant: Variant) -> bool:
-    return variant.backend is ONE_LAUNCH and variant.precision.name in edit.precisions
+    return variant.backend is ONE_LAUNCH and edit.fits(variant)

@@ -192,7 +192,7 @@ def _read(decoder: Decoder, change: Callable[[Tensor, Tensor], tuple[Tensor, Ten
     cache = _narrow(decoder)
 
     def contents(original: Any, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        (k, k_scale), (v, v_scale) = cache.stored[layer]
+        (k, k_scale), (v, v_scale) = cache.stored()[layer]
         k_scale, v_scale = change(k_scale, v_scale)
         return (
             decoded((k[:, :, :n], k_scale[:, :, :n]), cache.dtype),

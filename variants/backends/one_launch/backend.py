@@ -30,25 +30,25 @@ class Span(NamedTuple):
 class OneLaunch(Backend):
     """One C++ call per step over a static cache, with torch's thread setting.
 
-    It reads the model's tensors in place and attends over length + 1 slots, whatever the bucket.
-    Prompts and chunks go through the modules, over the same cache.
+    It reads the model's tensors in place, keys and values as they are stored, and attends over length + 1
+    slots, whatever the bucket. Prompts and chunks go through the modules, over the same cache.
     """
 
     def __init__(self, model: GPT, cache: StaticCache, precision: str) -> None:
         library.load()
         config = model.config
         named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-        self.cache = cache
+        self.cache, stored = cache, cache.stored()
         self.plan = torch.classes.decode_floor.Plan(
             precision,
             [config.n_head, config.n_kv_head, int(config.gated)],
             config.layer_norm_epsilon,
             {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
-            cache.k,
-            cache.v,
+            [list(keys) for keys, _ in stored],
+            [list(values) for _, values in stored],
         )
         self.number = self.plan.number()
-        self.logits = model.like.new_empty(cache.k[0].size(0), config.vocab_size)
+        self.logits = model.like.new_empty(stored[0][0][0].size(0), config.vocab_size)
 
     def step(self, token: Tensor) -> Tensor:
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""

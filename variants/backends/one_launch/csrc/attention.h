@@ -7,12 +7,18 @@
 #include <algorithm>
 #include <cmath>
 
+#include "cached.h"
 #include "product.h"
 
 namespace one_launch {
 
 constexpr int64_t kChunk = 256;  // slots: long stretches to read, yet keys and values fit into a second-level cache
 constexpr int kGroupMost = 4;    // query heads that share one pass over the keys
+
+// Asks for what is read soon, into the second-level cache.
+inline void ask_for(const char* p, int64_t bytes) {
+  for (int64_t at = 0; p && at < bytes; at += kLine) __builtin_prefetch(p + at, 0, 2);
+}
 
 struct Chunk {
   float largest, sum;
@@ -21,29 +27,31 @@ struct Chunk {
 
 inline int64_t chunk_floats(int64_t head_dim) { return round_up(2 + head_dim, 16); }
 
-// scores[g][i] = input g . key i, for `count` keys that lie `head_dim` apart. Their values come next: they are
-// fetched meanwhile, into the second-level cache, since they would drive each other out of the first.
-template <class KV, int G>
-inline void score(const char* keys, const char* values, int64_t count, int64_t head_dim, const typename KV::Input* q,
+// scores[g][i] = input g . key i, for `count` keys. Their values come next: they are fetched meanwhile, into the
+// second-level cache, since they would drive each other out of the first. Narrow keys were fetched before, and are
+// taken as they follow each other.
+template <class C, int G>
+inline void score(const Slots<C>& keys, const Slots<C>& values, int64_t count, const typename C::Input* q,
                   float (&scores)[kGroupMost][kChunk]) {
-  const int64_t stride = head_dim * sizeof(typename KV::Scalar);
   const auto rows = [&]<int R>(std::integral_constant<int, R>, int64_t first, int64_t apart) {
     const float* none[R] = {};
     const char* row[R];
     float out[R][G];
     for (int r = 0; r < R; r++) {
-      const int64_t offset = (first + r * apart) * stride;
-      row[r] = keys + offset;
-      for (int64_t at = 0; at < stride; at += kLine) __builtin_prefetch(values + offset + at, 0, 2);
+      row[r] = keys.row(first + r * apart);
+      if constexpr (!kNarrow<C>) ask_for(values.row(first + r * apart), keys.row_bytes());
     }
-    dot_rows<KV>(row, none, q, head_dim, out);
+    if constexpr (kNarrow<C>) ask_for(values.row(first), R * keys.row_bytes());
+    dot_rows<C>(row, none, q, keys.head_dim(), out);
     for (int r = 0; r < R; r++) {
       for (int g = 0; g < G; g++) scores[g][first + r * apart] = out[r][g];
     }
   };
-  const int64_t apart = count / kPlaces;
-  for (int64_t i = 0; i < apart; i++) rows(std::integral_constant<int, kPlaces>(), i, apart);
-  for (int64_t i = kPlaces * apart; i < count; i++) rows(std::integral_constant<int, 1>(), i, 0);
+  const int64_t groups = count / kPlaces;
+  for (int64_t i = 0; i < groups; i++) {
+    rows(std::integral_constant<int, kPlaces>(), kNarrow<C> ? i * kPlaces : i, kNarrow<C> ? 1 : groups);
+  }
+  for (int64_t i = kPlaces * groups; i < count; i++) rows(std::integral_constant<int, 1>(), i, 0);
 }
 
 // Scores become weights exp(score - largest). Returns their sum.
@@ -59,18 +67,25 @@ inline float softmax_weights(float* scores, int64_t count, float largest) {
   return total;
 }
 
-// out[d] = sum over i of weight[i] * value i [d], N vectors of d at once.
-template <class KV, int N>
-inline void weigh_columns(const char* values, int64_t stride, const float* weight, int64_t count, int64_t width,
+inline float largest_of(const float* scores, int64_t count) {
+  float largest = scores[0];
+#pragma omp simd reduction(max : largest)
+  for (int64_t i = 0; i < count; i++) largest = std::max(largest, scores[i]);
+  return largest;
+}
+
+// out[d] = sum over i of weight[i] * value i [d], for N vectors of d from `first` on.
+template <class C, int N>
+inline void weigh_columns(const Slots<C>& values, int64_t first, const float* weight, int64_t count, int64_t width,
                           float* out) {
-  typename KV::Expanded sums[N];
-  for (auto& s : sums) s = KV::zero();
+  typename C::Expanded sums[N];
+  for (auto& s : sums) s = C::zero();
   const auto add = [&](int64_t i) {
     const Floats w(weight[i]);
     for (int j = 0; j < N; j++) {
-      const int64_t at = j * KV::kBlock;
-      const auto block = KV::block(values + i * stride, nullptr, at, std::min<int64_t>(KV::kBlock, width - at));
-      KV::add_scaled(block, w, sums[j]);
+      const int64_t at = j * C::kBlock;
+      const auto block = C::block(values.row(i), nullptr, first + at, std::min<int64_t>(C::kBlock, width - at));
+      C::add_scaled(block, w, sums[j]);
     }
   };
   const int64_t apart = count / kPlaces;
@@ -79,42 +94,58 @@ inline void weigh_columns(const char* values, int64_t stride, const float* weigh
   }
   for (int64_t i = kPlaces * apart; i < count; i++) add(i);
   for (int j = 0; j < N; j++) {
-    const int64_t at = j * KV::kBlock;
-    KV::store(sums[j], out + at, std::min<int64_t>(KV::kBlock, width - at));
+    const int64_t at = j * C::kBlock;
+    C::store(sums[j], out + first + at, std::min<int64_t>(C::kBlock, width - at));
   }
 }
 
-template <class KV>
-inline void weigh(const char* values, const float* weight, int64_t count, int64_t head_dim, float* out) {
+template <class C>
+inline void weigh(const Slots<C>& values, const float* weight, int64_t count, float* out) {
   constexpr int kMost = 4;
-  const int64_t size = sizeof(typename KV::Scalar), stride = head_dim * size;
+  const int64_t head_dim = values.head_dim();
   int64_t at = 0;
-  for (; at + kMost * KV::kBlock <= head_dim; at += kMost * KV::kBlock) {
-    weigh_columns<KV, kMost>(values + at * size, stride, weight, count, kMost * KV::kBlock, out + at);
+  for (; at + kMost * C::kBlock <= head_dim; at += kMost * C::kBlock) {
+    weigh_columns<C, kMost>(values, at, weight, count, kMost * C::kBlock, out);
   }
-  for (; at < head_dim; at += KV::kBlock) {
-    const int64_t width = std::min<int64_t>(KV::kBlock, head_dim - at);
-    weigh_columns<KV, 1>(values + at * size, stride, weight, count, width, out + at);
+  for (; at < head_dim; at += C::kBlock) {
+    weigh_columns<C, 1>(values, at, weight, count, std::min<int64_t>(C::kBlock, head_dim - at), out);
   }
 }
 
-// G query heads over `count` slots of their common key head; chunk_of(g) is where head g's result goes.
-template <class KV, int G, class ChunkOf>
-inline void attend_chunk(const char* keys, const char* values, int64_t count, int64_t head_dim,
-                         const typename KV::Input* q, ChunkOf chunk_of) {
+// G query heads over `count` slots of their common key head; the result of each goes to a chunk of its own.
+template <class C, int G>
+[[gnu::noinline]] void attend_chunk(const Slots<C>& keys, const Slots<C>& values, int64_t count, const char* next,
+                                    const typename C::Input* q, Chunk* const* chunks) {
   alignas(64) float scores[kGroupMost][kChunk];
-  score<KV, G>(keys, values, count, head_dim, q, scores);
+  score<C, G>(keys, values, count, q, scores);
   for (int g = 0; g < G; g++) {
-    Chunk& chunk = *chunk_of(g);
-    chunk.largest = *std::max_element(scores[g], scores[g] + count);
+    Chunk& chunk = *chunks[g];
+    keys.scale(scores[g], count);
+    chunk.largest = largest_of(scores[g], count);
     chunk.sum = softmax_weights(scores[g], count, chunk.largest);
-    weigh<KV>(values, scores[g], count, head_dim, chunk.values);
+    values.scale(scores[g], count);
+    // Narrow ones take so many instructions per byte that memory would be idle meanwhile.
+    if (kNarrow<C> && g == 0) ask_for(next, count * keys.row_bytes());
+    weigh<C>(values, scores[g], count, chunk.values);
   }
 }
 
-// Joins `n` chunks, `stride` floats apart, into out [head_dim].
-inline void combine(const float* chunks, int64_t n, int64_t stride, int64_t head_dim, float* out) {
-  const auto chunk = [&](int64_t i) { return reinterpret_cast<const Chunk*>(chunks + i * stride); };
+template <class C>
+inline void attend_group(int64_t heads, const Slots<C>& keys, const Slots<C>& values, int64_t count, const char* next,
+                         const typename C::Input* q, Chunk* const* chunks) {
+  switch (heads) {
+    case 1: return attend_chunk<C, 1>(keys, values, count, next, q, chunks);
+    case 2: return attend_chunk<C, 2>(keys, values, count, next, q, chunks);
+    case 3: return attend_chunk<C, 3>(keys, values, count, next, q, chunks);
+    default: return attend_chunk<C, kGroupMost>(keys, values, count, next, q, chunks);
+  }
+}
+
+// Joins `n` chunks, `stride` floats apart from the first, into out [head_dim].
+inline void combine(const Chunk* first, int64_t n, int64_t stride, int64_t head_dim, float* out) {
+  const auto chunk = [&](int64_t i) {
+    return reinterpret_cast<const Chunk*>(reinterpret_cast<const float*>(first) + i * stride);
+  };
   float largest = chunk(0)->largest;
   for (int64_t i = 1; i < n; i++) largest = std::max(largest, chunk(i)->largest);
   float total = 0;

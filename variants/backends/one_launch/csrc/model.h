@@ -14,11 +14,15 @@ namespace one_launch {
 struct Block {
   Norm ln_1, ln_2, q_norm, k_norm;
   Linear qkv, out, up, down;
-  char *k = nullptr, *v = nullptr;  // the layer's cache, [batch, kv_heads, capacity, head_dim]
+  Stored k, v;
 };
+
+// How keys and values are stored: as embeddings are, or narrower.
+enum class CacheKind { plain, bfloat16, int8 };
 
 struct Model {
   int64_t width = 0, inner = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, batch = 0, capacity = 0;
+  CacheKind cache = CacheKind::plain;
   bool gated = false;  // `up` has 2 * inner rows, in which gate and up alternate
   float epsilon = 0;
   const char* token_table = nullptr;                        // [vocab, width]
@@ -68,19 +72,16 @@ class Aligned {  // zeroed memory on cache lines of its own
 // What one thread keeps to itself.
 template <class W>
 struct Own {
-  using KV = typename W::Cache;
-
   Aligned<float> row;                     // one activation row
   Aligned<char> memory, query_memory;     // rows made ready for the kernels
   std::vector<typename W::Input> inputs;  // [batch]
-  typename KV::Input queries[kGroupMost];
   std::vector<Best> best;  // [batch]
   std::vector<Span> spans;
 
   Own(const Model& m, int64_t longest)
       : row(round_up(longest, kPad)),
         memory(m.batch * W::input_bytes(longest)),
-        query_memory(kGroupMost * KV::input_bytes(m.head_dim)),
+        query_memory(kGroupMost * Float32::input_bytes(m.head_dim)),
         inputs(m.batch),
         best(m.batch) {}
 };
@@ -108,6 +109,11 @@ struct Scratch {
         hidden(m.batch * inner_pitch),
         wide(m.batch * wide_pitch),
         logits(m.batch * logits_pitch) {}
+
+  // Where a chunk's result lies, for one query head of one row.
+  Chunk* chunk(const Model& m, int64_t b, int64_t head, int64_t number) const {
+    return reinterpret_cast<Chunk*>(partial.get() + ((b * m.heads + head) * chunks + number) * chunk_pitch);
+  }
 
   void prepare_for(const Model& m, int threads) {
     while (static_cast<int>(own.size()) < threads) {

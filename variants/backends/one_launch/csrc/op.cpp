@@ -51,20 +51,22 @@ Plans& plans = *new Plans();  // outlives every plan
 class Plan : public torch::CustomClassHolder {
  public:
   // shape: heads, kv_heads. tensors: by the model's own parameter names; vectors and scales are float32.
-  // k, v: per layer [batch, kv_heads, capacity, head_dim].
+  // k, v: per layer what is stored for keys and for values, [batch, kv_heads, capacity, head_dim] and, of int8, the
+  // scales [batch, kv_heads, capacity, 1].
   Plan(const std::string& weights, std::vector<int64_t> shape, double epsilon, Tensors tensors,
-       std::vector<at::Tensor> k, std::vector<at::Tensor> v)
+       std::vector<std::vector<at::Tensor>> k, std::vector<std::vector<at::Tensor>> v)
       : tensors_(std::move(tensors)), k_(std::move(k)), v_(std::move(v)) {
-    const at::Tensor wte = tensor("wte.weight");
+    const at::Tensor wte = tensor("wte.weight"), keys = k_.at(0).at(0);
     m_.width = wte.size(1);
     m_.gated = shape.at(2);
     m_.inner = tensor("blocks.0.up.weight").size(0) / (m_.gated ? 2 : 1);
     m_.heads = shape.at(0);
     m_.kv_heads = shape.at(1);
-    m_.head_dim = k_.at(0).size(3);
+    m_.head_dim = keys.size(3);
     m_.vocab = wte.size(0);
-    m_.batch = k_.at(0).size(0);
-    m_.capacity = k_.at(0).size(2);
+    m_.batch = keys.size(0);
+    m_.capacity = keys.size(2);
+    m_.cache = cache_kind(keys.scalar_type());
     m_.epsilon = static_cast<float>(epsilon);
     m_.token_table = bytes(wte);
     if (has("wpe.weight")) m_.position_table = bytes(tensor("wpe.weight"));
@@ -73,7 +75,7 @@ class Plan : public torch::CustomClassHolder {
     m_.ln_f = norm("ln_f");
     m_.head = linear("lm_head", m_.width);
     if (weights == "float32") scratch_.emplace<Scratch<Float32>>(m_);
-    else if (weights == "bfloat16") scratch_.emplace<Scratch<BFloat16>>(m_);
+    else if (weights == "bfloat16") scratch_.emplace<Scratch<BFloat16Weights>>(m_);
     else if (weights == "int8") scratch_.emplace<Scratch<Int8>>(m_);
     else if (weights == "int4") scratch_.emplace<Scratch<Int4>>(m_);
     else TORCH_CHECK(false, "one launch has no kernel for ", weights, " weights");
@@ -126,8 +128,8 @@ class Plan : public torch::CustomClassHolder {
   void check(const State& state, const at::Tensor& token, const at::Tensor& logits) const {
     TORCH_CHECK(token.numel() == m_.batch && token.is_contiguous(), "expected token [", m_.batch, ", 1]");
     TORCH_CHECK(logits.numel() == m_.batch * m_.vocab && logits.is_contiguous() &&
-                    logits.scalar_type() == k_[0].scalar_type(),
-                "expected logits [", m_.batch, ", ", m_.vocab, "] of ", k_[0].scalar_type());
+                    logits.scalar_type() == plain(),
+                "expected logits [", m_.batch, ", ", m_.vocab, "] of ", plain());
     TORCH_CHECK(0 <= *state.length && *state.length < m_.capacity, "no room for a token after ", *state.length,
                 " in a cache of ", m_.capacity, " slots");
     for (int64_t b = 0; b < m_.batch; b++) {
@@ -138,6 +140,20 @@ class Plan : public torch::CustomClassHolder {
 
   at::Tensor tensor(const std::string& name) const { return tensors_.at(name); }
   bool has(const std::string& name) const { return tensors_.contains(name); }
+  at::ScalarType plain() const { return tensor("wte.weight").scalar_type(); }
+
+  CacheKind cache_kind(at::ScalarType stored) const {
+    if (stored == plain()) return CacheKind::plain;
+    if (stored == at::kBFloat16) return CacheKind::bfloat16;
+    TORCH_CHECK(stored == at::kChar, "one launch reads no cache of ", stored);
+    return CacheKind::int8;
+  }
+
+  static Stored stored(const std::vector<at::Tensor>& parts) {
+    if (parts.size() == 1) return {bytes(parts[0])};
+    bytes(parts[1]);
+    return {bytes(parts[0]), parts[1].data_ptr<float>()};
+  }
 
   static char* bytes(const at::Tensor& t) {
     TORCH_CHECK(t.is_contiguous() && t.is_cpu(), "one launch needs contiguous CPU tensors");
@@ -180,16 +196,16 @@ class Plan : public torch::CustomClassHolder {
             linear(name + "out", m_.heads * m_.head_dim),
             linear(name + "up", m_.width),
             linear(name + "down", m_.inner),
-            bytes(k_.at(layer)),
-            bytes(v_.at(layer))};
+            stored(k_.at(layer)),
+            stored(v_.at(layer))};
   }
 
   Tensors tensors_;
-  std::vector<at::Tensor> k_, v_;
+  std::vector<std::vector<at::Tensor>> k_, v_;
   Model m_;
   bool watched_ = false;
   int64_t number_ = 0;  // among `plans`
-  std::variant<std::monostate, Scratch<Float32>, Scratch<BFloat16>, Scratch<Int8>, Scratch<Int4>> scratch_;
+  std::variant<std::monostate, Scratch<Float32>, Scratch<BFloat16Weights>, Scratch<Int8>, Scratch<Int4>> scratch_;
 };
 
 void one_launch_step(int64_t plan, const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
@@ -210,8 +226,8 @@ int64_t read_bytes(const at::Tensor& places) {
 
 TORCH_LIBRARY(decode_floor, m) {
   m.class_<Plan>("Plan")
-      .def(torch::init<const std::string&, std::vector<int64_t>, double, Tensors, std::vector<at::Tensor>,
-                       std::vector<at::Tensor>>())
+      .def(torch::init<const std::string&, std::vector<int64_t>, double, Tensors,
+                       std::vector<std::vector<at::Tensor>>, std::vector<std::vector<at::Tensor>>>())
       .def("number", &Plan::number)
       .def("watch", &Plan::watch)
       .def("spans", &Plan::spans);

@@ -8,7 +8,7 @@
 
 namespace one_launch {
 
-// Symmetric int8 of an activation row: x ~ scale * q with q in -127..127, as variants/slots/precision.py defines it.
+// Symmetric int8 of a row: x ~ scale * q with q in -127..127, as variants/slots/quantised.py defines it.
 inline float quantise(const float* x, int64_t cols, int8_t* q) {
   float most = 0;
 #pragma omp simd reduction(max : most)
@@ -16,13 +16,18 @@ inline float quantise(const float* x, int64_t cols, int8_t* q) {
   const float scale = std::max(most, 1e-30f) / 127.f;
 #pragma omp simd
   for (int64_t i = 0; i < cols; i++) q[i] = int8_t(int32_t(std::nearbyintf(x[i] / scale)));
-  std::fill(q + cols, q + round_up(cols, kPad), int8_t(0));
   return scale;
+}
+
+// An activation row, padded with zeros.
+inline float quantise_input(const float* x, int64_t cols, int8_t* q) {
+  std::fill(q + cols, q + round_up(cols, kPad), int8_t(0));
+  return quantise(x, cols, q);
 }
 
 // int8 weights with one scale per row, int8 inputs with one scale; exact int32 sums in between.
 struct Int8 {
-  using Cache = Float32;
+  using Plain = Float32;
   using Sums = Words;
   static constexpr int kBlock = Bytes::kSize;
   struct Input {
@@ -34,7 +39,7 @@ struct Int8 {
   static Input prepare(const float* x, int64_t cols, char* memory) {
     auto* q = reinterpret_cast<int8_t*>(memory);
     auto* size = q + round_up(cols, kPad);
-    const float scale = quantise(x, cols, q);
+    const float scale = quantise_input(x, cols, q);
     for (int64_t i = 0; i < round_up(cols, kPad); i++) size[i] = std::abs(q[i]);
     return {q, size, scale};
   }
@@ -61,7 +66,7 @@ struct Int8 {
 // int4 weights in groups of 64 with a scale each, int8 inputs. 64 bytes hold two groups: the low nibbles
 // are the first, the high nibbles the second. A nibble is the weight + 8, so 8 * sum(q) is taken off.
 struct Int4 {
-  using Cache = Float32;
+  using Plain = Float32;
   using Sums = Floats;
   static constexpr int kGroup = 64;
   static constexpr int kBlock = 2 * kGroup;
@@ -77,7 +82,7 @@ struct Int4 {
 
   static Input prepare(const float* x, int64_t cols, char* memory) {
     auto* q = reinterpret_cast<int8_t*>(memory);
-    const float scale = quantise(x, cols, q);
+    const float scale = quantise_input(x, cols, q);
     const int64_t padded = round_up(cols, kPad);
     auto* offset = reinterpret_cast<int32_t*>(memory + padded);
     alignas(64) int8_t eight[Bytes::kSize];

@@ -33,10 +33,10 @@ inline void gated(const float* x, int64_t count, float* out) {
 }
 
 // Rotary positions, in place: the pairs (i, i + half) turned by a row of the table, cosines then sines.
-template <class KV>
-inline void rotate(float* x, const typename KV::Scalar* turn, int64_t half) {
+template <class Plain>
+inline void rotate(float* x, const typename Plain::Scalar* turn, int64_t half) {
   for (int64_t i = 0; i < half; i++) {
-    const float cos = KV::to_float(turn[i]), sin = KV::to_float(turn[half + i]), a = x[i], b = x[half + i];
+    const float cos = Plain::to_float(turn[i]), sin = Plain::to_float(turn[half + i]), a = x[i], b = x[half + i];
     x[i] = a * cos - b * sin;
     x[half + i] = b * cos + a * sin;
   }

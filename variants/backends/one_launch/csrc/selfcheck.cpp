@@ -39,10 +39,10 @@ class Memory {
   std::vector<std::vector<char>> blocks_;
 };
 
-template <class KV>
+template <class Plain>
 char* scalars(Memory& memory, int64_t count) {
-  const auto value = [] { return KV::from_float(random_float()); };
-  return reinterpret_cast<char*>(memory.fill<typename KV::Scalar>(count, value));
+  const auto value = [] { return Plain::from_float(random_float()); };
+  return reinterpret_cast<char*>(memory.fill<typename Plain::Scalar>(count, value));
 }
 
 template <class W>
@@ -51,9 +51,9 @@ Linear linear(Memory& memory, int64_t rows, int64_t cols, bool with_bias) {
   l.rows = rows;
   l.cols = cols;
   if (with_bias) l.bias = memory.floats(rows);
-  if constexpr (std::is_same_v<W, typename W::Cache>) {
+  if constexpr (std::is_base_of_v<typename W::Plain, W>) {
     l.row_bytes = cols * sizeof(typename W::Scalar);
-    l.weight = scalars<W>(memory, rows * cols);
+    l.weight = scalars<typename W::Plain>(memory, rows * cols);
   } else {
     l.groups = std::is_same_v<W, Int4> ? round_up(cols, kPad) / 64 : 1;
     l.row_bytes = std::is_same_v<W, Int4> ? round_up(cols, kPad) / 2 : round_up(cols, 64);
@@ -63,19 +63,28 @@ Linear linear(Memory& memory, int64_t rows, int64_t cols, bool with_bias) {
   return l;
 }
 
+template <class Plain>
+Stored stored(Memory& memory, CacheKind kind) {
+  const int64_t slots = kBatch * kKvHeads * kCapacity;
+  switch (kind) {
+    case CacheKind::plain: return {scalars<Plain>(memory, slots * kHeadDim)};
+    case CacheKind::bfloat16: return {scalars<BFloat16>(memory, slots * kHeadDim)};
+    default: return {memory.fill<char>(slots * kHeadDim, random_bits), memory.floats(slots)};
+  }
+}
+
 template <class W>
-Model make(Memory& memory) {
-  using KV = typename W::Cache;
+Model make(Memory& memory, CacheKind kind) {
+  using Plain = typename W::Plain;
   const auto norm = [&] { return Norm{memory.floats(kWidth), memory.floats(kWidth)}; };
-  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, false, 1e-5f};
-  m.token_table = scalars<KV>(memory, kVocab * kWidth);
-  m.position_table = scalars<KV>(memory, kCapacity * kWidth);
+  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, kind, false, 1e-5f};
+  m.token_table = scalars<Plain>(memory, kVocab * kWidth);
+  m.position_table = scalars<Plain>(memory, kCapacity * kWidth);
   for (int64_t layer = 0; layer < kLayers; layer++) {
-    const int64_t slots = kBatch * kKvHeads * kCapacity * kHeadDim;
     m.blocks.push_back({norm(), norm(), Norm{}, Norm{}, linear<W>(memory, kQkv, kWidth, true),
                         linear<W>(memory, kWidth, kWidth, true), linear<W>(memory, kInner, kWidth, true),
                         linear<W>(memory, kWidth, kInner, true),
-                        scalars<KV>(memory, slots), scalars<KV>(memory, slots)});
+                        stored<Plain>(memory, kind), stored<Plain>(memory, kind)});
   }
   m.ln_f = norm();
   m.head = linear<W>(memory, kVocab, kWidth, false);
@@ -90,7 +99,7 @@ std::vector<uint64_t> decode(const Model& m, int threads, bool watched) {
   auto* token = memory.fill<int64_t>(kBatch, [] { return random_bits() % kVocab; });
   for (int64_t b = 0; b < kBatch; b++) token[b] = b;
   auto* length = memory.fill<int64_t>(1, [] { return 0; });
-  char* logits = scalars<typename W::Cache>(memory, kBatch * kVocab);
+  char* logits = scalars<typename W::Plain>(memory, kBatch * kVocab);
   const State state{token, length, logits};
   Scratch<W> scratch(m);
   scratch.prepare_for(m, threads);
@@ -103,14 +112,14 @@ std::vector<uint64_t> decode(const Model& m, int threads, bool watched) {
     for (auto& member : team) member.join();
     seen.insert(seen.end(), token, token + kBatch);
   }
-  seen.push_back(read_all(logits, kBatch * kVocab * sizeof(typename W::Cache::Scalar)));
+  seen.push_back(read_all(logits, kBatch * kVocab * sizeof(typename W::Plain::Scalar)));
   return seen;
 }
 
 template <class W>
-bool agrees(const char* name) {
+bool agrees(const char* name, CacheKind kind = CacheKind::plain) {
   Memory memory;
-  const Model m = make<W>(memory);
+  const Model m = make<W>(memory, kind);
   const auto alone = decode<W>(m, 1, false);
   bool same = true;
   for (int threads : {2, 5}) same = same && decode<W>(m, threads, threads == 5) == alone;
@@ -123,8 +132,12 @@ bool agrees(const char* name) {
 
 int main() {
   using namespace one_launch;
-  const bool all[] = {agrees<Float32>("float32"), agrees<BFloat16>("bfloat16"), agrees<Int8>("int8"),
-                      agrees<Int4>("int4")};
+  const bool all[] = {agrees<Float32>("float32"),
+                      agrees<BFloat16Weights>("bfloat16"),
+                      agrees<Int8>("int8"),
+                      agrees<Int4>("int4"),
+                      agrees<Float32>("float32, cache of bfloat16", CacheKind::bfloat16),
+                      agrees<Int4>("int4, cache of int8", CacheKind::int8)};
   for (bool same : all) {
     if (!same) return 1;
   }

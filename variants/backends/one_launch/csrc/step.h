@@ -2,14 +2,14 @@
 // barrier after each phase. Most of a phase's outputs are divided among the threads in advance.
 #pragma once
 
-#include "model.h"
+#include "attend.h"
 
 namespace one_launch {
 
 template <class W>
 class Worker {
-  using KV = typename W::Cache;
-  using Scalar = typename KV::Scalar;
+  using Plain = typename W::Plain;
+  using Scalar = typename Plain::Scalar;
 
  public:
   Worker(const Model& model, const State& state, Scratch<W>& scratch, int rank, int threads, bool watched)
@@ -52,9 +52,6 @@ class Worker {
   float* x(int64_t b) const { return s_.x.get() + b * s_.pitch; }
   float* qkv(int64_t b) const { return s_.qkv.get() + b * s_.qkv_pitch; }
   float* hidden(int64_t b) const { return s_.hidden.get() + b * s_.inner_pitch; }
-  float* partial(int64_t b, int64_t head, int64_t chunk) const {
-    return s_.partial.get() + ((b * m_.heads + head) * s_.chunks + chunk) * s_.chunk_pitch;
-  }
 
   template <class F>
   void phase(Phase name, int64_t layer, F work) {
@@ -69,9 +66,9 @@ class Worker {
     const auto* position = reinterpret_cast<const Scalar*>(m_.position_table) + position_ * m_.width;
     for (int64_t b = 0; b < m_.batch; b++) {
       const auto* token = reinterpret_cast<const Scalar*>(m_.token_table) + state_.token[b] * m_.width;
-      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] = KV::to_float(token[i]);
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] = Plain::to_float(token[i]);
       if (m_.rope) continue;  // positions turn queries and keys instead
-      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] += KV::to_float(position[i]);
+      for (int64_t i = mine.begin; i < mine.end; i++) x(b)[i] += Plain::to_float(position[i]);
     }
   }
 
@@ -125,18 +122,6 @@ class Worker {
     });
   }
 
-  // A head of queries or keys as attention takes it, normed and turned to its position; in this thread's row.
-  const float* placed(const float* head, const Norm& norm) {
-    float* row = own_.row.get();
-    if (norm.weight) {
-      rms_norm(head, norm, m_.head_dim, m_.epsilon, row);
-    } else {
-      std::copy(head, head + m_.head_dim, row);
-    }
-    if (m_.rope) rotate<KV>(row, reinterpret_cast<const Scalar*>(m_.rope) + position_ * m_.head_dim, m_.head_dim / 2);
-    return row;
-  }
-
   void add_to_residual(const Linear& linear) {
     project(linear, s_.residual.get(), s_.pitch, [&](Range done) {
       for (int64_t b = 0; b < m_.batch; b++) {
@@ -146,62 +131,25 @@ class Worker {
   }
 
   void attend(const Block& block) {
+    switch (m_.cache) {
+      case CacheKind::plain: return attend_as<Plain>(block);
+      case CacheKind::bfloat16: return attend_as<BFloat16>(block);
+      case CacheKind::int8: return attend_as<ScaledBytes>(block);
+    }
+  }
+
+  template <class C>
+  void attend_as(const Block& block) {
+    const Attention<W, C> attention(m_, block, s_, own_, position_);
     share(m_.batch * m_.kv_heads * chunks_, 1, 1, [&](Range items) {
-      for (int64_t item = items.begin; item < items.end; item++) attend_item(block, item / chunks_, item % chunks_);
+      for (int64_t item = items.begin; item < items.end; item++) attention.run(item / chunks_, item % chunks_);
     });
-  }
-
-  // lane: one KV head of one row. The last chunk appends to the cache first; nobody else reads that slot.
-  void attend_item(const Block& block, int64_t lane, int64_t chunk) {
-    const int64_t b = lane / m_.kv_heads, kv_head = lane % m_.kv_heads;
-    const int64_t slots = lane * m_.capacity;  // of the lanes before
-    char* keys = block.k + slots * m_.head_dim * sizeof(Scalar);
-    char* values = block.v + slots * m_.head_dim * sizeof(Scalar);
-    if (chunk == chunks_ - 1) {
-      append(keys, placed(qkv(b) + (m_.heads + kv_head) * m_.head_dim, block.k_norm));
-      append(values, qkv(b) + (m_.heads + m_.kv_heads + kv_head) * m_.head_dim);
-    }
-    attend_heads(keys, values, block.q_norm, b, kv_head, chunk);
-  }
-
-  void append(char* lane, const float* row) const {
-    auto* slot = reinterpret_cast<Scalar*>(lane) + position_ * m_.head_dim;
-    for (int64_t d = 0; d < m_.head_dim; d++) slot[d] = KV::from_float(row[d]);
-  }
-
-  void attend_heads(const char* keys, const char* values, const Norm& norm, int64_t b, int64_t kv_head,
-                    int64_t chunk) {
-    const int64_t sharing = m_.heads / m_.kv_heads, first = chunk * kChunk;
-    const int64_t count = std::min(kChunk, position_ + 1 - first);
-    const int64_t offset = first * m_.head_dim * sizeof(Scalar);
-    for (int64_t g = 0; g < sharing; g += kGroupMost) {
-      const int64_t head = kv_head * sharing + g, together = std::min<int64_t>(kGroupMost, sharing - g);
-      for (int64_t i = 0; i < together; i++) ready_query(norm, b, head + i, i);
-      const auto chunk_of = [&](int64_t i) { return reinterpret_cast<Chunk*>(partial(b, head + i, chunk)); };
-      const auto run = [&]<int G>(std::integral_constant<int, G>) {
-        attend_chunk<KV, G>(keys + offset, values + offset, count, m_.head_dim, own_.queries, chunk_of);
-      };
-      switch (together) {
-        case 1: run(std::integral_constant<int, 1>()); break;
-        case 2: run(std::integral_constant<int, 2>()); break;
-        case 3: run(std::integral_constant<int, 3>()); break;
-        default: run(std::integral_constant<int, kGroupMost>());
-      }
-    }
-  }
-
-  void ready_query(const Norm& norm, int64_t b, int64_t head, int64_t i) {
-    const float* q = placed(qkv(b) + head * m_.head_dim, norm);
-    const float scale = 1.f / std::sqrt(static_cast<float>(m_.head_dim));
-    for (int64_t d = 0; d < m_.head_dim; d++) own_.row.get()[d] = q[d] * scale;
-    own_.queries[i] = KV::prepare(own_.row.get(), m_.head_dim,
-                                  own_.query_memory.get() + i * KV::input_bytes(m_.head_dim));
   }
 
   void attended() {
     for (int64_t b = 0; b < m_.batch; b++) {
       for (int64_t head = 0; head < m_.heads; head++) {
-        combine(partial(b, head, 0), chunks_, s_.chunk_pitch, m_.head_dim, own_.row.get() + head * m_.head_dim);
+        combine(s_.chunk(m_, b, head, 0), chunks_, s_.chunk_pitch, m_.head_dim, own_.row.get() + head * m_.head_dim);
       }
       make_ready(b, own_.row.get(), m_.heads * m_.head_dim);
     }
@@ -213,8 +161,8 @@ class Worker {
       float* values = s_.logits.get() + b * s_.logits_pitch;
       auto* to = reinterpret_cast<Scalar*>(state_.logits) + b * m_.vocab;
       for (int64_t i = mine.begin; i < mine.end; i++) {
-        to[i] = KV::from_float(values[i]);
-        values[i] = KV::to_float(to[i]);
+        to[i] = Plain::from_float(values[i]);
+        values[i] = Plain::to_float(to[i]);
       }
       own_.best[b] = better(own_.best[b], best_of(values, mine));
     }

@@ -46,8 +46,12 @@ inline float sum(const Floats& v) {
   return at::vec::vec_reduce_all<float>([](Floats a, Floats b) { return a + b; }, v);
 }
 
-// Bytes: sums of four products in each int32 lane.
+// Bytes: sums of four products in each int32 lane, and kLanes of them as floats.
 #if defined(CPU_CAPABILITY_AVX512)
+
+inline Floats widened(const void* p) {
+  return _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(static_cast<const __m128i*>(p))));
+}
 
 struct Bytes {
   static constexpr int kSize = 64;
@@ -71,6 +75,10 @@ inline Words dot(Words sums, Bytes u, Bytes s) {  // u unsigned, s signed; no pa
 
 #elif defined(CPU_CAPABILITY_AVX2)
 
+inline Floats widened(const void* p) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(static_cast<const __m128i*>(p))));
+}
+
 struct Bytes {
   static constexpr int kSize = 32;
   __m256i v;
@@ -90,6 +98,12 @@ inline Words dot(Words sums, Bytes u, Bytes s) {
 }
 
 #else  // plain C++, which compilers turn into the byte products of other machines
+
+inline Floats widened(const void* p) {
+  float lane[kLanes];
+  for (int i = 0; i < kLanes; i++) lane[i] = static_cast<const int8_t*>(p)[i];
+  return Floats::loadu(lane);
+}
 
 struct Bytes {
   static constexpr int kSize = 4 * kLanes;

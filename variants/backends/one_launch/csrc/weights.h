@@ -25,7 +25,7 @@ struct Linear {
 
 // The model's own float32 tensors, in place.
 struct Float32 {
-  using Cache = Float32;  // how keys, values, embeddings and logits are stored beside such weights
+  using Plain = Float32;  // how embeddings and logits are stored beside such weights, and the cache by default
   using Scalar = float;
   using Sums = Floats;
   static constexpr int kBlock = kLanes;
@@ -66,7 +66,7 @@ struct Float32 {
 // The model's own bfloat16 tensors, in place. A pair of neighbours fills one 32-bit word, so a shift and a
 // mask widen them without shuffles; inputs are kept split into even and odd elements to match.
 struct BFloat16 {
-  using Cache = BFloat16;
+  using Plain = BFloat16;
   using Scalar = uint16_t;
   using Sums = Floats;
   static constexpr int kBlock = 2 * kLanes;
@@ -90,19 +90,6 @@ struct BFloat16 {
     return {Words::loadu(words)};
   }
 
-#if defined(__AVX512BF16__)
-  // The instruction takes bfloat16 on both sides, so activations are rounded too, as PyTorch's own kernels do.
-  static Input prepare(const float* x, int64_t cols, char* memory) {
-    auto* copy = reinterpret_cast<Scalar*>(memory);
-    for (int64_t i = 0; i < cols; i++) copy[i] = from_float(x[i]);
-    std::fill(copy + cols, copy + round_up(cols, kPad), Scalar(0));
-    return {reinterpret_cast<const float*>(copy)};
-  }
-  static Sums fma(const Block& b, const Input& in, int64_t at, const Sums& sums) {
-    const __m512i x = _mm512_loadu_si512(reinterpret_cast<const Scalar*>(in.x) + at);
-    return _mm512_dpbf16_ps(sums, (__m512bh)(__m512i)b.pairs, (__m512bh)x);
-  }
-#else
   static Input prepare(const float* x, int64_t cols, char* memory) {
     auto* copy = reinterpret_cast<float*>(memory);
     std::fill(copy + cols / kBlock * kBlock, copy + round_up(cols, kPad), 0.f);
@@ -119,7 +106,6 @@ struct BFloat16 {
     const Sums half = at::vec::fmadd(even(b.pairs), Floats::loadu(in.x + at), sums);
     return at::vec::fmadd(odd(b.pairs), Floats::loadu(in.x + at + kLanes), half);
   }
-#endif
   static float finish(const Sums& sums, const Input&, const float*) { return sum(sums); }
 
   struct Expanded {
@@ -150,5 +136,24 @@ struct BFloat16 {
     return Scalar((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
   }
 };
+
+// As weights, where the machine multiplies pairs of them. The instruction takes bfloat16 on both sides, so
+// activations are rounded too, as PyTorch's own kernels do; queries are not, since a cache may be beside exact weights.
+#if defined(__AVX512BF16__)
+struct BFloat16Weights : BFloat16 {
+  static Input prepare(const float* x, int64_t cols, char* memory) {
+    auto* copy = reinterpret_cast<Scalar*>(memory);
+    for (int64_t i = 0; i < cols; i++) copy[i] = from_float(x[i]);
+    std::fill(copy + cols, copy + round_up(cols, kPad), Scalar(0));
+    return {reinterpret_cast<const float*>(copy)};
+  }
+  static Sums fma(const Block& b, const Input& in, int64_t at, const Sums& sums) {
+    const __m512i x = _mm512_loadu_si512(reinterpret_cast<const Scalar*>(in.x) + at);
+    return _mm512_dpbf16_ps(sums, (__m512bh)(__m512i)b.pairs, (__m512bh)x);
+  }
+};
+#else
+using BFloat16Weights = BFloat16;
+#endif
 
 }  // namespace one_launch
