@@ -14,7 +14,6 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import fmean, median
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +26,7 @@ from profiling.results.record import BUCKETS
 from profiling.results.record.page import Bullets, Code, Section
 from variants.config import GPTConfig
 from variants.errors import UserError
+from variants.hub import folder_of
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
     model, device = model_on_device(arguments)
     (variant,) = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
-    tokenizer = load_tokenizer(Path(arguments.model))
+    tokenizer = load_tokenizer(folder_of(arguments.model))
     prompt = prompt_ids(arguments, tokenizer, model.config)
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back

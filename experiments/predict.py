@@ -69,7 +69,7 @@ class Forecast:
 def parser() -> argparse.ArgumentParser:
     parser = plain_parser("experiments.predict", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--model", default="gpt2", help="a name, a config.json, or a folder with one")
+    add("--model", default="gpt2", help="a name, a config.json, a folder with one, or hub:ORG/NAME")
     add("--device", action="append", metavar="NAME,NAME", help=f"default {', '.join(SHOWN_DEVICES)}")
     add("--precision", default="bfloat16", help=f"of the weights: {', '.join([*NATIVE_BITS, *PACKED_BITS])}")
     add("--context", type=int, default=100, help="tokens in the cache")

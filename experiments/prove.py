@@ -20,6 +20,7 @@ from experiments.shared.outcome import page_of, publish
 from profiling.results.record import GateCheck, GateResult, Model, ProveRecord
 from profiling.results.record.page import Bullets, Table
 from variants.errors import UserError, one_line
+from variants.hub import fetched, folder_of
 from variants.ladder import transformers_ladder
 from variants.spec import Variant
 
@@ -34,7 +35,7 @@ STEPS, QUICK_STEPS = 48, 16  # greedy tokens, and at most as many random ones
 def parser() -> argparse.ArgumentParser:
     parser = cli.plain_parser("experiments.prove", __doc__ or "", EXAMPLES)
     add = parser.add_argument
-    add("--model", type=Path, metavar="FOLDER", help="a folder with config.json and safetensors")
+    add("--model", metavar="FOLDER", help="with config.json and safetensors; or hub:ORG/NAME[@REVISION]")
     add("--variant", action="append", metavar="NAME,NAME", help="only these (default: all that run here)")
     add("--device", choices=cli.DEVICES, default="auto", help="where to run (auto: cuda, else mps, else cpu)")
     add("--precision", choices=("float32", "bfloat16"), default="float32", help="of the weights")
@@ -67,15 +68,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         _refuse_impossible(rungs, device.type)
     rungs = [rung for rung in rungs if rung.why_not(device.type) is None]
     dtype = getattr(torch, arguments.precision)
-    model = load_transformers_model(arguments.model, dtype, device, arguments.capacity)
+    name = fetched(arguments.model)
+    model = load_transformers_model(folder_of(name), dtype, device, arguments.capacity)
     capacity, steps = model.config.n_ctx, QUICK_STEPS if arguments.quick else STEPS
     gate = TransformersGate(
         model, arguments.precision, capacity=capacity, steps=steps, forced=steps, seed=arguments.seed
     )
     run = RunFolder.create(arguments.out, ProveRecord, device.type)
-    run.update(
-        environment=environment(device), model=Model(str(arguments.model), arguments.precision, model.config)
-    )
+    run.update(environment=environment(device), model=Model(name, arguments.precision, model.config))
     proofs = run.record.proofs
     with ProgressLine(arguments.quiet) as progress:
         for number, variant in enumerate(rungs):

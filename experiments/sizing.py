@@ -57,7 +57,7 @@ def parser() -> argparse.ArgumentParser:
     add(
         "--model",
         default="llama-2-7b",
-        help="a name, a config.json, or a folder with one",
+        help="a name, a config.json, a folder with one, or hub:ORG/NAME",
     )
     for flag, what in (("layers", "layers"), ("heads", "query heads"), ("kv-heads", "key and value heads")):
         add(f"--{flag}", type=int, metavar="N", help=f"instead of --model: number of {what}")

@@ -115,7 +115,7 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         default="gpt2",
-        help=f"{', '.join(PRESETS)}, or a folder in the Hugging Face layout",
+        help=f"{', '.join(PRESETS)}, a folder in the Hugging Face layout, or hub:ORG/NAME[@REVISION]",
     )
     model.add_argument(
         "--shape",

@@ -14,6 +14,7 @@ import torch
 from experiments.shared.cli import SHAPE
 from profiling.cost.work import parameters
 from profiling.measure.footprint import free_bytes
+from variants import hub
 from variants.backends.transformers_model import (
     TransformersModel,
     as_transformers,
@@ -47,6 +48,7 @@ def models_for(
     arguments: argparse.Namespace, device: torch.device, variants: Sequence[Variant]
 ) -> list[Model]:
     """The models that these variants run, with the same weights: ours, the one of transformers, or both."""
+    arguments.model = hub.fetched(arguments.model)
     own = [variant for variant in variants if roles(variant) is THEIRS]
     ours = model_for(arguments, device) if len(own) < len(variants) else None
     return [*([ours] if ours else []), *([_of_transformers(arguments, device, ours)] if own else [])]
@@ -73,7 +75,9 @@ def model_for(arguments: argparse.Namespace, device: torch.device) -> GPT:
     """The model of `--model` or `--shape` in the precision of `--precision`.
 
     A model of many positions is built for those that a run needs: at a limit of 131,072 a mask takes 17 GB.
+    A model of the hub is fetched, and named by its commit from then on.
     """
+    arguments.model = hub.fetched(arguments.model)
     dtype, positions = getattr(torch, arguments.precision), _positions(arguments)
     _set_threads(arguments)
     config = PRESETS.get(arguments.model)
@@ -101,12 +105,13 @@ def _refuse_too_large(config: GPTConfig, dtype: torch.dtype, device: torch.devic
 
 
 def _folder(name: str) -> Path:
-    if not Path(name).is_dir():
+    folder = hub.folder_of(name)
+    if not folder.is_dir():
         raise UserError(
-            f"--model {name}: neither a folder nor one of {', '.join(PRESETS)}; "
-            "for a shape with seeded weights use --shape"
+            f"--model {name}: neither a folder nor one of {', '.join(PRESETS)}; a model of the hub is "
+            "hub:ORG/NAME; for a shape with seeded weights use --shape"
         )
-    return Path(name)
+    return folder
 
 
 def limit_of(name: str) -> int | None:
@@ -115,8 +120,8 @@ def limit_of(name: str) -> int | None:
     """
     if name in PRESETS:
         return None
-    shape = name.removeprefix(SHAPE)
-    raw = _raw_config(shape) if name.startswith(SHAPE) else read_json(Path(shape) / "config.json")
+    shaped = name.startswith(SHAPE)
+    raw = _raw_config(name.removeprefix(SHAPE)) if shaped else read_json(hub.folder_of(name) / "config.json")
     text = raw.get("text_config")
     stated = text if isinstance(text, dict) else raw
     limits = (stated.get(key) for key in ("max_position_embeddings", "n_positions", "n_ctx"))

@@ -13,6 +13,7 @@ from typing import Any
 
 from profiling.results.record import ModelShape, replaced
 from profiling.sizing.model_shape import shape_of_gpt
+from variants import hub
 from variants.config import DTYPE_BYTES, PRESETS
 from variants.errors import UserError
 from variants.families import Family
@@ -26,7 +27,7 @@ LATENT_TYPES = ("deepseek_v2", "deepseek_v3")
 
 
 def read_shape(model: str) -> ModelShape:
-    """A preset's name, a known config's name, a folder with a config.json, or such a file.
+    """A preset's name, a known config's name, a folder with a config.json, such a file, or hub:ORG/NAME.
 
     In a folder the weights' bytes come from the safetensors files, otherwise from the formula.
     """
@@ -34,14 +35,15 @@ def read_shape(model: str) -> ModelShape:
         return shape_of_gpt(model, PRESETS[model])
     if model in KNOWN_CONFIGS:
         return shape_from_config(KNOWN_CONFIGS[model], model)
-    path = Path(model)
+    path = hub.folder_of(hub.fetched(model, weights=False))
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
         names = ", ".join([*PRESETS, *KNOWN_CONFIGS])
         raise UserError(f"no model {model!r}: give a config.json, a folder with one, or one of {names}")
     config = read_json(file)
     stored = _stored_weights_bytes(file.parent) if path.is_dir() else None
-    return replaced(shape_from_config(config, str(file), stored), name=str(file.parent))
+    name = hub.repository(model) if model.startswith(hub.PREFIX) else str(file.parent)
+    return replaced(shape_from_config(config, str(file), stored), name=name)
 
 
 def _stored_weights_bytes(folder: Path) -> int | None:
