@@ -185,7 +185,7 @@ def test_tokens_are_what_the_server_counts(usage: str, per_chunk: int, tmp_path:
     assert [row.context for row in rows] == [20, 60]
     for row in rows:
         assert row.token_ms and row.first_ms and row.per_chunk == pytest.approx(9 / chunks)
-        assert row.token_ms.low <= row.token_ms.mid <= row.token_ms.high
+        assert 0 < row.token_ms.low <= row.token_ms.mid <= row.token_ms.high
     assert Streamed(record).slope_ms is not None
 
 

@@ -89,8 +89,8 @@ def _notes(streamed: Streamed) -> Iterator[str]:
     record = streamed.record
     yield (
         f"{record.repeats} rounds over the contexts in drawn order, each a greedy answer of at most "
-        f"{record.tokens} tokens from {record.path}, one at a time; trimmed means over rounds with their "
-        "95 % intervals"
+        f"{record.tokens} tokens from {record.path}, one at a time; trimmed means of "
+        "logarithms over rounds with their 95 % intervals"
     )
     yield (
         "first token: from sending the request to the first chunk with text, network and queue included; per "

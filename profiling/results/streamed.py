@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from profiling.results.record import AttachRecord, StreamedAnswer
-from profiling.results.stats import Interval, intercepts, quantiles, robust_interval
+from profiling.results.stats import Interval, intercepts, quantiles, ratio_interval, robust_interval
 
 # A server's next token takes longer than this, ms: chunks that come faster were held back and sent together.
 SHORTEST_STEP_MS = 0.02
@@ -89,8 +89,8 @@ class Streamed:
             len(answers),
             (min(prompts), max(prompts)) if prompts else None,
             float(np.mean([_steps_at(a) for a in answers])),
-            robust_interval([a.arrivals_ms[0] for a in answers if a.arrivals_ms]),
-            robust_interval([ms for a in answers if (ms := token_ms(a)) is not None]),
+            _typical([a.arrivals_ms[0] for a in answers if a.arrivals_ms]),
+            _typical([ms for a in answers if (ms := token_ms(a)) is not None]),
             max(at_most, default=None),
             float(np.mean(spread)) if spread else None,
             quantiles(gaps).p99 if gaps else None,
@@ -120,6 +120,11 @@ class Streamed:
             )
         if any(a.prompt_tokens is None for a in answers):
             yield "length of the prompts: the server does not count them; one word is taken for one token"
+
+
+def _typical(ms: list[float]) -> Interval | None:
+    """Estimated of the logarithms: a time is above nothing, and so is its interval."""
+    return ratio_interval(ms, np.ones(len(ms)))
 
 
 def _steps_at(answer: StreamedAnswer) -> float:
