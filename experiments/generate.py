@@ -21,7 +21,7 @@ from msgspec.structs import asdict, astuple
 
 from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
-from experiments.shared.text import Pieces, encoded, end_of_text, load_tokenizer
+from experiments.shared.text import Pieces, encoded, ends_of_text, load_tokenizer, prompt_text
 from profiling.results.record import BUCKETS
 from profiling.results.record.page import Bullets, Code, Section
 from variants.config import GPTConfig
@@ -50,7 +50,9 @@ def parser() -> argparse.ArgumentParser:
     parser = cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES, used=())
     add = parser.add_argument
     prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument("--prompt", metavar="TEXT", help="needs a tokenizer")
+    prompt.add_argument(
+        "--prompt", metavar="TEXT|@FILE", help="a text, or the file that holds it; needs a tokenizer"
+    )
     prompt.add_argument(
         "--prompt-ids", type=cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
     )
@@ -80,7 +82,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
     model, device = model_on_device(arguments)
     (variant,) = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
-    tokenizer = load_tokenizer(folder_of(arguments.model))
+    folder = folder_of(arguments.model)
+    tokenizer = load_tokenizer(folder)
+    ends = ends_of_text(folder, tokenizer)
     prompt = prompt_ids(arguments, tokenizer, model.config)
     new = _new(arguments)
     fits = min(new, model.config.n_ctx - len(prompt) + 1)  # the last token need not be fed back
@@ -89,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     decoder = warm_decoder(variant, model, len(prompt) + fits)
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
     tokens = stream(decoder, prompt, fits, sampler, arguments.seed)
-    ids, times_ms = write_out(prompt, tokens, tokenizer, arguments.quiet)
+    ids, times_ms = write_out(prompt, tokens, tokenizer, ends, arguments.quiet)
     generate = Generate(
         variant=arguments.variant,
         sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
@@ -101,7 +105,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     about = Model(arguments.model, arguments.precision)
     run.update(environment=environment(model.device), model=about, generate=generate)
     text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
-    ending = _ending(ids, new, end_of_text(tokenizer), model.config)
+    ending = _ending(ids, new, ends, model.config)
     how = Bullets([f"`{arguments.variant}`, gate: {generate.proof}", ending])
     page = page_of(__doc__ or "", run, _times(times_ms, proof), [how], [text])
     return publish(arguments, run, page, **_fields(generate))
@@ -128,7 +132,7 @@ def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPT
     if arguments.prompt is not None:
         if tokenizer is None:
             raise UserError("--prompt needs a tokenizer.json in the folder of --model; give --prompt-ids")
-        ids = encoded(tokenizer, arguments.prompt)
+        ids = encoded(tokenizer, prompt_text(arguments.prompt))
     elif arguments.prompt_ids is not None:
         ids = list(arguments.prompt_ids)
     else:
@@ -202,18 +206,22 @@ def stream(
 
 
 def write_out(
-    prompt: Sequence[int], tokens: Iterator[tuple[int, float]], tokenizer: Any | None, quiet: bool
+    prompt: Sequence[int],
+    tokens: Iterator[tuple[int, float]],
+    tokenizer: Any | None,
+    ends: frozenset[int],
+    quiet: bool,
 ) -> tuple[list[int], list[float]]:
     """Write prompt and tokens as they come, up to the end of the text. Returns the new ids and their ms."""
     write: Callable[[str], object] = (lambda text: None) if quiet else _write_at_once
-    pieces, end = Pieces(tokenizer), end_of_text(tokenizer)
+    pieces = Pieces(tokenizer)
     write(pieces.of(prompt))
     ids, times_ms = list[int](), list[float]()
     for token, ms in tokens:
         ids.append(token)
         times_ms.append(ms)
         write(pieces.of([token]))
-        if token == end:
+        if token in ends:
             break
     write(pieces.rest() + "\n")
     return ids, times_ms
@@ -224,10 +232,10 @@ def _write_at_once(text: str) -> None:
     sys.stdout.flush()
 
 
-def _ending(ids: Sequence[int], wanted: int, end: int | None, config: GPTConfig) -> str:
+def _ending(ids: Sequence[int], wanted: int, ends: frozenset[int], config: GPTConfig) -> str:
     if len(ids) == wanted:
         return f"{wanted} tokens, as asked."
-    why = "the text ended" if ids[-1] == end else f"the model's limit of {config.n_ctx} is reached"
+    why = "the text ended" if ids[-1] in ends else f"the model's limit of {config.n_ctx} is reached"
     return f"{len(ids)} of {wanted} tokens: {why}."
 
 

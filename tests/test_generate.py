@@ -18,6 +18,7 @@ from profiling.results.folder import RunFolder
 from profiling.results.record import GenerateRecord
 from variants.config import PRESETS
 from variants.decoder import Decoder
+from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import random_model
 from variants.sampling import Sampler
@@ -96,6 +97,36 @@ def test_it_stops_where_the_text_ends(
     out, stopped = run(["--model", str(ending), *flags], tmp_path, capsys)
     assert stopped["ids"] == whole["ids"][: last + 1]
     assert f"{last + 1} of 12 tokens: the text ended." in out
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_the_generation_config_says_where_a_text_ends(
+    several: bool, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "prompt.txt").write_text("HELLO", encoding="utf-8")
+    flags = ["--prompt", f"@{tmp_path / 'prompt.txt'}", "--new", "12", "--temperature", "5", "--seed", "1"]
+    _, whole = run(["--model", str(folder), *flags], tmp_path, capsys)
+    last = next(n for n, token in enumerate(whole["ids"]) if n and token not in whole["ids"][:n])
+    ending, token = shutil.copytree(folder, tmp_path / "ending"), whole["ids"][last]
+    ids = [10**6, token] if several else token
+    (ending / "generation_config.json").write_text(json.dumps({"eos_token_id": ids}))
+    out, stopped = run(["--model", str(ending), *flags], tmp_path, capsys)
+    assert stopped["prompt_ids"] == whole["prompt_ids"] and stopped["ids"] == whole["ids"][: last + 1]
+    assert f"{last + 1} of 12 tokens: the text ended." in out
+
+
+@pytest.mark.parametrize("end", ["2", [1, None], True, -1, 0.5, {}])
+def test_an_end_that_is_no_token_is_refused(end: object, tmp_path: Path) -> None:
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": end}))
+    with pytest.raises(UserError, match="eos_token_id"):
+        text.ends_of_text(tmp_path, None)
+
+
+def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
+    for name in ("none", "binary"):
+        with pytest.raises(UserError, match=r"--prompt @.*not a readable text file"):
+            text.prompt_text(f"@{tmp_path / name}")
 
 
 def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

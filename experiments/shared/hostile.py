@@ -206,10 +206,10 @@ def tokenizer(random: Random, place: Path, out: Path) -> Call:
     (place / "tokenizer.json").write_bytes(wrong(raw, random))
 
     def call() -> None:
-        from experiments.shared.text import Pieces, encoded, end_of_text, load_tokenizer
+        from experiments.shared.text import Pieces, encoded, ends_of_text, load_tokenizer
 
         tokenizer = load_tokenizer(place)
-        end_of_text(tokenizer)
+        ends_of_text(place, tokenizer)
         if tokenizer is not None:
             encoded(tokenizer, "t1 hello <b> \0")
         pieces = Pieces(tokenizer)

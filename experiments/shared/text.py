@@ -5,9 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from reprlib import repr as shortened
 from typing import Any
 
 from variants.errors import UserError, one_line
+from variants.hf_config import read_json
 
 END_OF_TEXT = "<|endoftext|>"
 UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that do not end a character yet
@@ -39,10 +41,28 @@ def encoded(tokenizer: Any, text: str) -> list[int]:
         raise UserError(f"tokenizer.json cannot encode the prompt: {one_line(error)}") from None
 
 
-def end_of_text(tokenizer: Any | None) -> int | None:
-    """The token after which a GPT-2 model's text is over; None where no tokenizer names one."""
-    token: int | None = None if tokenizer is None else tokenizer.token_to_id(END_OF_TEXT)
-    return token
+def ends_of_text(folder: Path, tokenizer: Any | None) -> frozenset[int]:
+    """Tokens after which a text is over: those of generation_config.json, else GPT-2's; none where neither
+    names one. Raises UserError for a file that names something else."""
+    file = folder / "generation_config.json"
+    named = read_json(file, "a generation config").get("eos_token_id") if file.is_file() else None
+    if named is None:
+        token = None if tokenizer is None else tokenizer.token_to_id(END_OF_TEXT)
+        return frozenset() if token is None else frozenset([token])
+    ids = named if isinstance(named, list) else [named]
+    if not all(isinstance(i, int) and not isinstance(i, bool) and i >= 0 for i in ids):
+        raise UserError(f"{file}: eos_token_id is {shortened(named)}; a token id or a list of them is needed")
+    return frozenset(ids)
+
+
+def prompt_text(given: str) -> str:
+    """TEXT, or what stands in the file of `@FILE`."""
+    if not given.startswith("@"):
+        return given
+    try:
+        return Path(given[1:]).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise UserError(f"--prompt {given}: not a readable text file ({one_line(error)})") from None
 
 
 class Pieces:
