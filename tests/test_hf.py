@@ -36,6 +36,7 @@ from variants.executors.capture_rules import CaptureError
 from variants.executors.executor import compiled_graphs
 from variants.hf_config import read_json
 from variants.ladder import transformers_ladder
+from variants.slots import exact
 from variants.weights import load_model
 
 SLOTS = 48  # three windows of the types that have one
@@ -119,6 +120,20 @@ def test_a_type_that_is_not_ours_is_refused_on_our_rungs_with_the_way_out(tmp_pa
     with pytest.raises(UserError, match="--variant hf,hf-static,hf-tape"):
         floor.main(["--model", str(tmp_path / "model"), "--variant", "cat", "--out", str(tmp_path / "runs")])
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "gemma3 windows", "qwen3_moe", "gpt_oss"])
+def test_a_truth_that_is_widened_pass_by_pass_is_the_same(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large model no float64 copy is kept; norms are in float32 there either way."""
+    model, tokens = loaded(tmp_path, name), torch.arange(24).view(1, 24)
+    kept = Uncached(model).logits(tokens)
+    monkeypatch.setattr(exact, "KEPT_BYTES", 0)
+    widened = Uncached(model)
+    assert any(isinstance(module, exact.Widened) for module in widened.model.modules())
+    assert widened.logits(tokens).dtype == torch.float64
+    torch.testing.assert_close(widened.logits(tokens), kept, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALIKE)

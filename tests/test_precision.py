@@ -8,14 +8,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from profiling.gate.oracle import Oracle
 from variants.backends.backend import why_no_one_launch
 from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT, random_model
 from variants.option import declared
+from variants.slots import exact as in_float64
+from variants.slots.exact import Widened, exact_copy
+from variants.slots.kv import AS_PRECISION
 from variants.slots.precision import PrecisionOption
-from variants.slots.quantised import BLOCK, GROUP, Int4Linear, Int8Linear, exact_copy, quantise_rows
+from variants.slots.quantised import BLOCK, GROUP, Int4Linear, Int8Linear, quantise_rows
 from variants.spec import Variant
 
 needs_kernels = pytest.mark.skipif(why_no_one_launch("cpu") is not None, reason=str(why_no_one_launch("cpu")))
@@ -114,6 +118,34 @@ def test_the_truth_has_the_stored_weights(precision: str) -> None:
     stored = PRECISIONS[precision].build(model).blocks[1].down.dequantised()
     assert exact.blocks[1].down.weight.dtype == torch.float64
     assert exact.blocks[1].down.weight.float().equal(stored)
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", *QUANTISED])
+def test_a_truth_that_is_widened_pass_by_pass_is_the_same(
+    precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a large model no float64 copy is kept."""
+    model, tokens = random_model(ODD, seed=1), torch.arange(30).view(2, 15)
+    kept = Oracle(model, PRECISIONS[precision], AS_PRECISION, batch=2).answer(tokens, 0, 0)
+    monkeypatch.setattr(in_float64, "KEPT_BYTES", 0)
+    monkeypatch.setattr(in_float64, "ROWS", 7)
+    oracle = Oracle(model, PRECISIONS[precision], AS_PRECISION, batch=2)
+    assert isinstance(oracle.head, Widened) and isinstance(oracle.decoder.model.blocks[0].up, Widened)
+    again = oracle.answer(tokens, 0, 0)
+    torch.testing.assert_close(again.logits, kept.logits, rtol=1e-12, atol=1e-13)
+    for (k, v), (other_k, other_v) in zip(again.kv, kept.kv, strict=True):
+        torch.testing.assert_close(k, other_k, rtol=1e-12, atol=1e-13)
+        torch.testing.assert_close(v, other_v, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("precision", QUANTISED)
+def test_quantising_leaves_the_model_as_it_was(precision: str) -> None:
+    model = random_model(ODD, seed=1, dtype=torch.bfloat16)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    smaller = PRECISIONS[precision].build(model)
+    assert smaller.blocks[0].up.bias.dtype == torch.float32
+    for name, tensor in model.state_dict().items():
+        assert tensor.dtype == torch.bfloat16 and tensor.equal(before[name])
 
 
 def steps(decoder: Decoder, tokens: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from variants.backends.triton_step import ops, steps
 from variants.config import GPTConfig
 from variants.model import GPT, random_model
 from variants.option import declared
+from variants.slots.exact import exact_copy
 from variants.slots.precision import PrecisionOption
-from variants.slots.quantised import exact_copy
 from variants.slots.static_cache import StaticCache
 
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "int8": 2e-6}  # relative RMS, of a few layers of small models

@@ -23,12 +23,12 @@ from variants.config import GPTConfig
 from variants.decoder import Decoder, Parts, build_parts
 from variants.ladder import ladder
 from variants.model import GPT
+from variants.slots.exact import exact_copy
 from variants.slots.growing_cache import ConcatCache
 from variants.slots.kv import KvOption
 from variants.slots.mask import Where
 from variants.slots.narrow_cache import as_stored
 from variants.slots.precision import PrecisionOption
-from variants.slots.quantised import exact_copy
 
 KEPT_ANSWERS = 40  # more than a decoder is asked for: the variants of one run feed the same few texts
 KV: TypeAlias = list[tuple[Tensor, Tensor]]  # per layer, keys and values [B,Hkv,T,D]
@@ -119,7 +119,7 @@ class Oracle(Truth):
     """Float64 truth for the weights as one precision stores them, and the cache as `kv` does."""
 
     def __init__(self, model: GPT, precision: PrecisionOption, kv: KvOption, batch: int) -> None:
-        """`batch` rows per sequence. The copy takes 8 bytes per parameter."""
+        """`batch` rows per sequence."""
         super().__init__()
         exact = exact_copy(model, precision)
         # the head is applied afterwards, to the positions that are asked for

@@ -34,7 +34,7 @@ class Uncached(Truth):
     """Float64 logits, keys and values of whole texts: what a pass computes that finds nothing cached."""
 
     def __init__(self, model: TransformersModel) -> None:
-        """The copy takes 8 bytes per parameter."""
+        """`model`: it is copied."""
         super().__init__()
         self.model = model.exact()
         self.learned: tuple[Tensor, KV] | None = None

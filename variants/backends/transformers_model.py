@@ -23,6 +23,7 @@ from variants.errors import UserError, one_line
 from variants.hf_config import HfConfig, gpt_config, read_json
 from variants.model import GPT, Model
 from variants.slots.cache import Cache, CacheOption, Window
+from variants.slots.exact import in_float64
 from variants.slots.mask import Where
 from variants.weights import stored_as
 
@@ -90,9 +91,10 @@ class TransformersModel(Model):
         ]
 
     def exact(self) -> TransformersModel:
-        """A float64 copy."""
-        described = self.config if self.described else None
-        return TransformersModel(copy.deepcopy(self.module).to(torch.float64), self.config.n_ctx, described)
+        """A copy that computes in float64."""
+        described, module = self.config if self.described else None, copy.deepcopy(self.module)
+        in_float64(module)
+        return TransformersModel(module, self.config.n_ctx, described)
 
     @property
     def windows(self) -> list[int | None]:

@@ -15,22 +15,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from variants.model import GPT
-from variants.slots.precision import PrecisionOption
 
 GROUP = 64  # inputs that share a scale in int4
 BLOCK = 2 * GROUP  # inputs in 64 bytes of int4: the low nibbles are one group, the high nibbles the next
-
-
-def exact_copy(model: GPT, precision: PrecisionOption) -> GPT:
-    """The weights as `precision` stores them, in float64: what the gate takes for the truth."""
-    exact = copy.deepcopy(precision.build(model))
-    for name, module in list(exact.named_modules()):
-        if isinstance(module, Int8Linear | Int4Linear):
-            weight = module.dequantised()
-            linear = nn.Linear(weight.size(1), weight.size(0), bias=module.bias is not None)
-            linear.weight, linear.bias = nn.Parameter(weight, requires_grad=False), module.bias
-            exact.set_submodule(name, linear)
-    return exact.to(torch.float64)
 
 
 def quantise_rows(x: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,7 +37,7 @@ class Int8Linear(nn.Module):
         weight, scale = quantise_rows(linear.weight.float())
         self.register_buffer("weight", weight)
         self.register_buffer("scale", scale.flatten())
-        self.bias = linear.bias
+        self.bias = _own(linear.bias)
 
     def dequantised(self) -> Tensor:
         """[out,in] in the dtype of the scales."""
@@ -82,7 +69,7 @@ class Int4Linear(nn.Module):
         low, high = nibbles[:, 0::2], nibbles[:, 1::2]
         self.register_buffer("weight", (low | high << 4).flatten(1))
         self.register_buffer("scale", scale.squeeze(-1).contiguous())
-        self.bias = linear.bias
+        self.bias = _own(linear.bias)
 
     def dequantised(self) -> Tensor:
         """[out,in] in the dtype of the scales."""
@@ -98,10 +85,15 @@ class Int4Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+def _own(bias: nn.Parameter | None) -> nn.Parameter | None:
+    """A copy: a change of the new model's dtype must not reach the old one."""
+    return None if bias is None else nn.Parameter(bias.clone(), requires_grad=False)
+
+
 def quantised(model: GPT, kind: type[Int8Linear] | type[Int4Linear]) -> GPT:
-    """A float32 copy whose Linear layers are of this kind; a tied head no longer shares the embedding."""
-    model = copy.deepcopy(model).float()
-    linears = [(name, module) for name, module in model.named_modules() if isinstance(module, nn.Linear)]
-    for name, linear in linears:
-        model.set_submodule(name, kind(linear))
-    return model
+    """A float32 copy whose Linear layers are of this kind; a tied head no longer shares the embedding.
+
+    Made layer by layer: no float32 copy of all weights stands in memory.
+    """
+    layers = {id(layer): kind(layer) for layer in model.modules() if isinstance(layer, nn.Linear)}
+    return copy.deepcopy(model, layers).float()
