@@ -49,7 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     config = PRESETS[arguments.model]
     _check(arguments, config)
-    engines = _engines(cli.names(arguments.peer))
+    engines = _engines(cli.names(arguments.peer), config, arguments.context)
     from experiments.shared.peers_page import end
     from experiments.shared.progress import ProgressLine
     from profiling.peers.checkpoint import conversions_folder
@@ -77,7 +77,7 @@ def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
         raise UserError(f"--context must be within 1 and {room} for this model and these steps")
 
 
-def _engines(names: list[str]) -> dict[str, PeerEntry]:
+def _engines(names: list[str], config: GPTConfig, contexts: Sequence[int]) -> dict[str, PeerEntry]:
     """The entries of ours and of the peers of these names, none for all; what is not installed says so."""
     from profiling.peers.engines import ALL, OURS, PEERS
     from profiling.results.record import PeerEntry
@@ -97,6 +97,7 @@ def _engines(names: list[str]) -> dict[str, PeerEntry]:
             settings=engine.settings,
             status="left out" if absent else "measured",
             reason=absent,
+            step_bytes={context: engine.step_bytes(config, context) for context in contexts},
         )
     return entries
 
@@ -174,10 +175,16 @@ def _measure(
     progress: ProgressLine,
 ) -> None:
     """One visit per engine, context and round. An engine that fails is left out from then on."""
-    from profiling.measure.rounds import in_rounds
-    from profiling.peers.visits import EngineVisit
+    import torch
 
+    from profiling.measure.peaks import FloorReader
+    from profiling.measure.rounds import Visit, in_rounds
+    from profiling.peers.visits import EngineVisit, QuietRead
+
+    torch.set_num_threads(workload.threads)
     record = run.record
+    sizes = {size for name in workers for size in record.engines[name].step_bytes.values()}
+    reader = FloorReader([], max(sizes, default=0), torch.device("cpu"), "default")
 
     def leave(name: str, error: Exception) -> None:
         if not isinstance(error, RuntimeError):  # which holds the engine's own words
@@ -185,7 +192,10 @@ def _measure(
         _leave_out(run, name, error)
         workers.pop(name).close()
 
-    visits = [
+    visits: list[Visit] = [
+        QuietRead(reader, size, "default", workload.steps, record.floors) for size in sorted(sizes)
+    ]
+    visits += [
         EngineVisit(
             name, worker, n, WARM_UP, workload.steps, config.vocab_size, record.entropy, record.samples
         )

@@ -13,11 +13,12 @@ import torch
 from records import MADE
 
 from experiments import peers
+from profiling.measure.expect import floor_bytes
 from profiling.peers import checkpoint, compare, engines, graphs, worker
 from profiling.peers.peer import Peer, Task
 from profiling.peers.worker import Request, Worker
 from profiling.results.folder import RunFolder
-from profiling.results.record import EngineSample, PeerEntry, PeersRecord, replaced
+from profiling.results.record import EngineSample, FloorRead, PeerEntry, PeersRecord, replaced
 from reports import build
 from variants.config import PRESETS, GPTConfig
 from variants.decoder import Decoder
@@ -181,6 +182,7 @@ def entry(name: str) -> PeerEntry:
         version="1",
         settings=engine.settings,
         status="measured",
+        step_bytes={16: engine.step_bytes(SMALL, 16)},
     )
 
 
@@ -218,6 +220,33 @@ def test_rows_by_hand() -> None:
     assert compare.rows(record(BY_HAND), 17) == []
 
 
+def test_floors_by_hand() -> None:
+    """The step over the read of its own bytes in its round; unknown where none was read."""
+    made = record(BY_HAND)
+    size = made.engines["llama.cpp"].step_bytes[16]
+    for number, ms in enumerate(([1.0, 1.0, 9.0], [2.0, 2.0, 9.0])):
+        made.floors.append(FloorRead(round=number, bytes=size, pages="default", ms=ms))
+    rows = {row.name: row for row in compare.rows(made, 16)}
+    assert rows["llama.cpp"].over_floor.mid == pytest.approx(3.0) and rows["llama.cpp"].floor_ms == 1.5
+    assert rows["onelaunch"].over_floor.mid == pytest.approx(2.0)
+    assert (rows["llama.cpp Q8_0"].floor_ms, rows["llama.cpp Q8_0"].over_floor) == (None, None)
+
+
+@pytest.mark.parametrize("rung", ["cat", "sdpa", "onelaunch", "onelaunch-bf16"])
+def test_a_float_engines_bytes_are_those_of_our_rung(rung: str) -> None:
+    decoder = Decoder.of(ladder()[rung], random_model(SMALL, 1))
+    for context in (0, 1, 16):
+        assert engines.OURS[rung].step_bytes(SMALL, context) == floor_bytes(decoder, context)
+
+
+def test_fewer_bits_are_fewer_bytes() -> None:
+    sizes = {name: engine.step_bytes(SMALL, 16) for name, engine in engines.ALL.items()}
+    for engine in ("llama.cpp", "ONNX Runtime", "OpenVINO", "CTranslate2"):
+        by_bits = [sizes[name] for name in sizes if name.startswith(engine)]
+        assert by_bits == sorted(by_bits, reverse=True) and by_bits[0] > by_bits[-1]
+    assert sizes["onelaunch-int4"] < sizes["onelaunch-int8"] < sizes["onelaunch-bf16"]
+
+
 def test_an_engine_that_failed_midway_has_no_row() -> None:
     broken = record({**BY_HAND, "ONNX Runtime": [([1.0, 1.0], [1, 2])]})
     broken.engines["ONNX Runtime"] = replaced(broken.engines["ONNX Runtime"], status="left out")
@@ -227,12 +256,12 @@ def test_an_engine_that_failed_midway_has_no_row() -> None:
 def test_absent_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = engines.Engine(engines.LlamaCpp, "F32", "float32", "no-such-package-anywhere")
     monkeypatch.setitem(engines.ALL, "llama.cpp", gone)
-    found = peers._engines(["llama.cpp"])
+    found = peers._engines(["llama.cpp"], SMALL, [4])
     assert set(found) == {*engines.OURS, "llama.cpp"}
     assert found["llama.cpp"].status == "left out"
     assert found["llama.cpp"].reason == "no-such-package-anywhere is not installed (docs/peers.md)"
     with pytest.raises(UserError, match=r"unknown peer vllm; known: transformers"):
-        peers._engines(["vllm"])
+        peers._engines(["vllm"], SMALL, [4])
 
 
 @pytest.mark.parametrize(
@@ -268,6 +297,10 @@ def test_the_command(ran: tuple[RunFolder, str]) -> None:
     assert len(rows["transformers"]["ratio"]) == 3
     assert "transformers" in shown and "float32: " in result["verdict"]
     assert len(run.record.samples) == 2 * 2 * 3
+    assert len(rows["transformers"]["over_floor"]) == 3 and rows["sdpa"]["floor_ms"] > 0
+    assert {read.bytes for read in run.record.floors} == {
+        size for entry in run.record.engines.values() for size in entry.step_bytes.values()
+    }
     assert run.record.status == "complete" and run.record.workload.threads == 1
 
 

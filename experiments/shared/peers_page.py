@@ -10,7 +10,7 @@ from profiling.results.folder import RunFolder
 from profiling.results.record import PeerEntry, PeersRecord, PeersWorkload
 from profiling.results.record.page import Block, Bullets, Figure, Table
 from profiling.results.record.pictures import Bar, Bars
-from reports.numbers import interval
+from reports.numbers import interval, number
 
 Rows = list[PeerRow]
 
@@ -36,16 +36,26 @@ def _steps(context: int, engine_rows: Rows) -> Table:
         (
             row.precision,
             row.name,
-            row.version or "unknown",
             f"{row.step_ms.median:.2f}",
             f"{row.step_ms.p95:.2f}",
+            number(row.floor_ms),
+            interval(row.over_floor),
             interval(row.ratio),
             "unknown" if row.right_tokens is None else f"{row.right_tokens:.0%}",
         )
         for row in engine_rows
     ]
-    heads = ("precision", "engine", "version", "median ms", "p95 ms", "over one launch", "as sdpa")
-    return Table(heads, cells, 3, f"Step after a prompt of {context}")
+    heads = (
+        "precision",
+        "engine",
+        "median ms",
+        "p95 ms",
+        "floor ms",
+        "x floor",
+        "over one launch",
+        "as sdpa",
+    )
+    return Table(heads, cells, 2, f"Step after a prompt of {context}")
 
 
 def _fastest(context: int, engine_rows: Rows) -> Table:
@@ -83,8 +93,11 @@ def _figure(engine_rows: Rows, workload: PeersWorkload) -> Figure:
         for row in sorted(of_it, key=lambda row: row.step_ms.median):
             ms, ratio = row.step_ms.median, row.ratio
             text = f"{ms:.2f} ms" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
-            bars.append(Bar(row.name, {"ours" if row.ours else "others": ms}, text, group=precision))
-    caption = f"Median step after a prompt of {workload.contexts[0]}."
+            length = {"ours" if row.ours else "others": ms}
+            bars.append(Bar(row.name, length, text, row.floor_ms, precision))
+    caption = (
+        f"Median step after a prompt of {workload.contexts[0]}, marked at the plain read of its own bytes."
+    )
     return Figure("peers", caption, [Bars("median step, ms", bars)])
 
 
@@ -96,6 +109,8 @@ def _notes(record: PeersRecord, workload: PeersWorkload, engine_rows: Rows) -> l
         f"{workload.warm_up} steps untimed, then {workload.steps} timed; ratios within rounds, 95 %",
         f"{workload.threads} threads for every engine, each in a process of its own; "
         f"{environment.simd}, load at start {environment.load_at_start:.2f}",
+        "floor: a plain read of the bytes of weights and cache that the engine's step must read at its "
+        "precision, in the same rounds; x floor within rounds, 95 %",
         "as sdpa: tokens equal to those of our float32 `sdpa`; random weights have close logits",
     ]
     if names := wrong(engine_rows):

@@ -19,8 +19,8 @@ REFERENCE = "sdpa"  # whose tokens count as right
 
 @dataclass(frozen=True)
 class PeerRow:
-    """One engine: its step in ms, `ratio` of it to our one launch at its precision, and how many of its
-    tokens are the reference's. Unknown is None.
+    """One engine: its step in ms, `ratio` of it to our one launch at its precision, to the plain read of its
+    own bytes (`over_floor`), and how many of its tokens are the reference's. Unknown is None.
     """
 
     name: str
@@ -29,6 +29,8 @@ class PeerRow:
     precision: str
     step_ms: Quantiles
     ratio: Interval | None
+    floor_ms: float | None
+    over_floor: Interval | None
     right_tokens: float | None
 
 
@@ -44,12 +46,22 @@ def rows(record: PeersRecord, context: int) -> list[PeerRow]:
     for sample in record.samples:
         if sample.context == context and record.engines[sample.engine].status == "measured":
             seen.setdefault(sample.engine, []).append(sample)
-    in_order = [_row(name, entry, seen) for name, entry in record.engines.items() if name in seen]
+    in_order = [
+        _row(name, entry, seen, _floors(record, entry.step_bytes.get(context)))
+        for name, entry in record.engines.items()
+        if name in seen
+    ]
     return sorted(in_order, key=lambda row: list(AGAINST).index(row.precision))
 
 
-def _row(name: str, engine: PeerEntry, seen: Samples) -> PeerRow:
+def _floors(record: PeersRecord, size: int | None) -> dict[int, float]:
+    """Median read of so many bytes, ms, by round."""
+    return {read.round: median(read.ms) for read in record.floors if read.bytes == size}
+
+
+def _row(name: str, engine: PeerEntry, seen: Samples, floors: dict[int, float]) -> PeerRow:
     ours = AGAINST[engine.precision]
+    both = [(median(s.ms), floors[s.round]) for s in seen[name] if s.round in floors]
     return PeerRow(
         name=name,
         ours=engine.ours,
@@ -57,6 +69,8 @@ def _row(name: str, engine: PeerEntry, seen: Samples) -> PeerRow:
         precision=engine.precision,
         step_ms=quantiles([ms for sample in seen[name] for ms in sample.ms]),
         ratio=ratio_interval(_medians(seen[name]), _medians(seen[ours])) if ours in seen else None,
+        floor_ms=median(floors.values()) if floors else None,
+        over_floor=ratio_interval(*zip(*both, strict=True)) if both else None,
         right_tokens=_right(seen[name], seen.get(REFERENCE)),
     )
 

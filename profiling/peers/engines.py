@@ -9,11 +9,13 @@ from typing import Any
 
 import torch
 
+from profiling.cost import work
 from profiling.gate import Gate
 from profiling.peers import checkpoint
 from profiling.peers.graphs import OnnxRuntime, OpenVino
 from profiling.peers.peer import Peer, Task
 from profiling.results.record import BUCKETS
+from variants.config import GPTConfig
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import GPT
@@ -133,13 +135,23 @@ class CTranslate2(Peer):
 
 @dataclass(frozen=True)
 class Engine:
-    """An adapter with the weights' `kind` in its own words; `precision` says what it is compared with."""
+    """An adapter with the weights' `kind` in its own words; `precision` says what it is compared with.
+
+    `bits` of a weight with its share of a group's scale, `cache_bits` of a key or value: where an engine
+    chooses by itself, the fewest that it may take.
+    """
 
     build: Callable[[GPT, Task, str], Peer]
     kind: str
     precision: str
     package: str = "torch"  # whose version is reported
     settings: str = ""
+    bits: float = 32
+    cache_bits: int = 32
+
+    def step_bytes(self, config: GPTConfig, context: int) -> int:
+        """Bytes of weights and cache that a step at this context must read."""
+        return work.step_bytes(config, context, self.bits / 8, self.cache_bits / 8)
 
     @property
     def version(self) -> str | None:
@@ -150,29 +162,33 @@ class Engine:
             return None
 
 
-def _transformers(dtype: str, precision: str) -> Engine:
+def _transformers(dtype: str, precision: str, bits: int) -> Engine:
     settings = f"{dtype}, dynamic cache, its own SDPA attention"
-    return Engine(HuggingFace, dtype, precision, "transformers", settings)
+    return Engine(HuggingFace, dtype, precision, "transformers", settings, bits, bits)
 
 
-def _llama(kind: str, precision: str) -> Engine:
-    cache = "float32" if kind == "F32" else "float16"
-    return Engine(LlamaCpp, kind, precision, "llama-cpp-python", f"GGUF {kind}, cache {cache}, built here")
+def _llama(kind: str, precision: str, bits: float) -> Engine:
+    cache, cache_bits = ("float32", 32) if kind == "F32" else ("float16", 16)
+    settings = f"GGUF {kind}, cache {cache}, built here"
+    return Engine(LlamaCpp, kind, precision, "llama-cpp-python", settings, bits, cache_bits)
 
 
-def _ctranslate2(compute: str, precision: str) -> Engine:
+def _ctranslate2(compute: str, precision: str, bits: int) -> Engine:
     settings = f"compute type {compute}, generate_tokens one by one"
-    return Engine(CTranslate2, compute, precision, "ctranslate2", settings)
+    return Engine(CTranslate2, compute, precision, "ctranslate2", settings, bits)
 
 
-def _onnx(kind: str, precision: str, weights: str) -> Engine:
+def _onnx(kind: str, precision: str, weights: str, bits: float) -> Engine:
     settings = f"{weights}, all graph optimisations, cache in its own memory"
-    return Engine(OnnxRuntime, kind, precision, "onnxruntime", settings)
+    return Engine(OnnxRuntime, kind, precision, "onnxruntime", settings, bits)
 
 
-def _openvino(kind: str, precision: str, weights: str) -> Engine:
+def _openvino(kind: str, precision: str, weights: str, bits: float, cache_bits: int = 8) -> Engine:
     settings = f"{weights}, latency hint, cache as the model's state"
-    return Engine(OpenVino, kind, precision, "openvino", settings)
+    return Engine(OpenVino, kind, precision, "openvino", settings, bits, cache_bits)
+
+
+INT8, INT4 = 8.0, 4.5  # a scale per output channel is next to nothing, one of 32 bits per group of 64 is not
 
 
 OURS = {
@@ -180,26 +196,32 @@ OURS = {
     "sdpa": Engine(Ours, "sdpa", "float32", settings="eager, static cache"),
     "aoti": Engine(Ours, "aoti", "float32", settings="the same step by AOTInductor"),
     "onelaunch": Engine(Ours, "onelaunch", "float32", settings="one parallel region per step"),
-    "onelaunch-bf16": Engine(Ours, "onelaunch-bf16", "16 bit", settings="weights and cache bfloat16"),
-    "onelaunch-int8": Engine(Ours, "onelaunch-int8", "8 bit", settings="int8 per channel, int8 activations"),
-    "onelaunch-int4": Engine(Ours, "onelaunch-int4", "4 bit", settings="groups of 64, int8 activations"),
+    "onelaunch-bf16": Engine(
+        Ours, "onelaunch-bf16", "16 bit", settings="weights and cache bfloat16", bits=16, cache_bits=16
+    ),
+    "onelaunch-int8": Engine(
+        Ours, "onelaunch-int8", "8 bit", settings="int8 per channel, int8 activations", bits=INT8
+    ),
+    "onelaunch-int4": Engine(
+        Ours, "onelaunch-int4", "4 bit", settings="groups of 64, int8 activations", bits=INT4
+    ),
 }
 PEERS = {
-    "transformers": _transformers("float32", "float32"),
-    "transformers bf16": _transformers("bfloat16", "16 bit"),
-    "llama.cpp": _llama("F32", "float32"),
-    "llama.cpp F16": _llama("F16", "16 bit"),
-    "llama.cpp BF16": _llama("BF16", "16 bit"),
-    "llama.cpp Q8_0": _llama("Q8_0", "8 bit"),
-    "llama.cpp Q4_0": _llama("Q4_0", "4 bit"),
-    "CTranslate2": _ctranslate2("float32", "float32"),
-    "CTranslate2 int8": _ctranslate2("int8", "8 bit"),
-    "ONNX Runtime": _onnx("float32", "float32", "float32"),
-    "ONNX Runtime int8": _onnx("int8", "8 bit", "dynamic int8 per channel"),
-    "ONNX Runtime int4": _onnx("int4", "4 bit", "MatMulNBits, groups of 64, int8 activations"),
-    "OpenVINO": _openvino("f32", "float32", "float32"),
-    "OpenVINO bf16": _openvino("bf16", "16 bit", "bfloat16"),
-    "OpenVINO int8": _openvino("i8", "8 bit", "int8 weights per channel"),
-    "OpenVINO int4": _openvino("i4", "4 bit", "int4 weights in groups of 64"),
+    "transformers": _transformers("float32", "float32", 32),
+    "transformers bf16": _transformers("bfloat16", "16 bit", 16),
+    "llama.cpp": _llama("F32", "float32", 32),
+    "llama.cpp F16": _llama("F16", "16 bit", 16),
+    "llama.cpp BF16": _llama("BF16", "16 bit", 16),
+    "llama.cpp Q8_0": _llama("Q8_0", "8 bit", 8.5),
+    "llama.cpp Q4_0": _llama("Q4_0", "4 bit", 4.5),
+    "CTranslate2": _ctranslate2("float32", "float32", 32),
+    "CTranslate2 int8": _ctranslate2("int8", "8 bit", 8),
+    "ONNX Runtime": _onnx("float32", "float32", "float32", 32),
+    "ONNX Runtime int8": _onnx("int8", "8 bit", "dynamic int8 per channel", INT8),
+    "ONNX Runtime int4": _onnx("int4", "4 bit", "MatMulNBits, groups of 64, int8 activations", INT4),
+    "OpenVINO": _openvino("f32", "float32", "float32", 32, 32),
+    "OpenVINO bf16": _openvino("bf16", "16 bit", "bfloat16", 16, 16),
+    "OpenVINO int8": _openvino("i8", "8 bit", "int8 weights per channel", INT8),
+    "OpenVINO int4": _openvino("i4", "4 bit", "int4 weights in groups of 64", INT4),
 }
 ALL = OURS | PEERS

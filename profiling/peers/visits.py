@@ -1,12 +1,12 @@
-"""A visit of another engine's process, in the same rounds as everything that is measured."""
+"""Visits of other engines' processes, and of the floors of their bytes, in the same rounds."""
 
 from __future__ import annotations
 
 import random
 from dataclasses import dataclass
 
-from profiling.measure.visits import ALWAYS
-from profiling.peers.worker import Request, Worker
+from profiling.measure.visits import ALWAYS, PlainRead
+from profiling.peers.worker import Request, Worker, wait_for_quiet
 from profiling.results.record import EngineSample
 
 
@@ -38,3 +38,12 @@ class EngineVisit:
                 engine=self.name, context=self.context, round=number, ms=timed.ms, tokens=timed.tokens
             )
         )
+
+
+@dataclass(frozen=True)
+class QuietRead(PlainRead):
+    """A plain read by this process, whose threads then rest before an engine is visited."""
+
+    def __call__(self, number: int) -> None:
+        super().__call__(number)
+        wait_for_quiet()

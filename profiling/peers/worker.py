@@ -130,11 +130,11 @@ def _run(peer: Peer, request: Request) -> Timed:
     clock.each_ms(step, request.warm_up)
     ms = clock.each_ms(step, request.steps)
     peer.rest()
-    _wait_for_quiet()
+    wait_for_quiet()
     return Timed(ms, tokens)
 
 
-def _wait_for_quiet() -> None:
+def wait_for_quiet() -> None:
     """Until this process uses no processor: some pools spin on after their work, in the next one's time."""
     for _ in range(NAPS):
         before = time.process_time()

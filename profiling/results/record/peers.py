@@ -8,7 +8,7 @@ from msgspec import Meta
 
 from profiling.results.record.base import Record
 from profiling.results.record.part import Count, Part, Size
-from profiling.results.record.samples import EngineSample
+from profiling.results.record.samples import EngineSample, FloorRead
 
 
 class PeersWorkload(Part, frozen=True, kw_only=True):
@@ -23,7 +23,8 @@ class PeersWorkload(Part, frozen=True, kw_only=True):
 
 
 class PeerEntry(Part, frozen=True, kw_only=True):
-    """One engine: `precision` is its class, `version` None where it is not installed."""
+    """One engine: `precision` is its class, `version` None where it is not installed. `step_bytes` that a
+    step must read, by context; none in records of before."""
 
     ours: bool
     precision: str
@@ -32,6 +33,7 @@ class PeerEntry(Part, frozen=True, kw_only=True):
     settings: str
     status: Literal["measured", "left out"]
     reason: str = ""
+    step_bytes: dict[int, Size] = {}
 
 
 class PeersRecord(Record, frozen=True, kw_only=True, tag="peers"):
@@ -41,3 +43,4 @@ class PeersRecord(Record, frozen=True, kw_only=True, tag="peers"):
     entropy: Count = 0
     engines: dict[str, PeerEntry] = {}
     samples: list[EngineSample] = []
+    floors: list[FloorRead] = []
