@@ -86,8 +86,8 @@ def test_the_floor_at_no_context_is_what_the_step_reads_of_the_weights(config: s
     assert floor_bytes(decoder, 0) == read
 
 
-@pytest.mark.parametrize("name", NARROW)
-def test_narrow_caches_in_one_launch_are_the_cpus(name: str) -> None:
+@pytest.mark.parametrize("name", [*NARROW, "paged", "onelaunch-paged"])
+def test_narrow_and_paged_caches_in_one_launch_are_the_cpus(name: str) -> None:
     reason = ladder()[name].why_not("cuda")
     assert (reason is None) == (not name.startswith("onelaunch"))
     assert reason is None or "written for the CPU" in reason
@@ -143,8 +143,8 @@ def test_a_scale_of_another_token_is_caught(tiny) -> None:
         ({"cache": PAGED, "kv": KV_INT8}, "kv 'int8' is written for cache 'static'"),
         ({"cache": CONCAT, "kv": KV_INT8}, "kv 'int8' is written for cache 'static'"),
         (
-            {"cache": PAGED, "backend": ONE_LAUNCH},
-            "backend 'one launch' reads cache 'static' stored 'as precision' or 'bfloat16' or 'int8'",
+            {"cache": CONCAT, "backend": ONE_LAUNCH},
+            "backend 'one launch' reads cache 'static' or 'paged' stored 'as precision' or 'bfloat16'",
         ),
         (
             {"cache": STATIC, "kv": KV_INT8, "backend": FUSED_TRITON},

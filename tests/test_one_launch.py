@@ -29,7 +29,6 @@ from variants.model import GPT, random_model
 if why_no_one_launch("cpu"):
     pytest.skip(str(why_no_one_launch("cpu")), allow_module_level=True)
 
-
 RUNGS = [
     "onelaunch",
     "onelaunch-bf16",
@@ -38,6 +37,7 @@ RUNGS = [
     "onelaunch-kv16",
     "onelaunch-kv8",
     "onelaunch-int4-kv8",
+    "onelaunch-paged",
 ]
 SHAPES = {
     "three heads": PRESETS["tiny"],
@@ -132,19 +132,19 @@ def test_batch_rows_equal_solo_rows(rung: str, batch: int, odd: GPT) -> None:
 
 @pytest.mark.parametrize("rung", RUNGS)
 def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
-    decoder = Decoder.of(ladder()[rung], tiny, capacity=8)
-    decoder.prefill(stream(tiny, 1, 7))
+    decoder = Decoder.of(ladder()[rung], tiny, capacity=16)
+    decoder.prefill(stream(tiny, 1, 15))
     backend, cache = launch(decoder), decoder.cache
     before = [t.clone() for t in cache.buffers()]
     with pytest.raises(IndexError, match="token 101 is outside the vocabulary of 101"):
         backend.step(torch.full((1, 1), 101))
     assert all(a.equal(b) for a, b in zip(before, cache.buffers(), strict=True))
     decoder.step(torch.zeros(1, 1, dtype=torch.int64))
-    with pytest.raises(RuntimeError, match="no room for a token after 8 in a cache of 8 slots"):
+    with pytest.raises(RuntimeError, match="no room for a token after 16 in a cache of 16 slots"):
         backend.step(torch.zeros(1, 1, dtype=torch.int64))
-    with pytest.raises(UserError, match="capacity of 8"):
+    with pytest.raises(UserError, match="capacity of 16"):
         decoder.step(torch.zeros(1, 1, dtype=torch.int64))
-    assert decoder.length == 8
+    assert decoder.length == 16
 
 
 @pytest.mark.parametrize("threads", [1, 3])

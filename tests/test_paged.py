@@ -19,6 +19,7 @@ from variants.executors.executor import TAPE
 from variants.ladder import ladder
 from variants.slots.blocks import BlockPool, blocks_for
 from variants.slots.paged_cache import PagedCache
+from variants.spec import Variant
 
 ONE = GPTConfig(n_layer=1, n_head=1, n_embd=1, n_ctx=64, vocab_size=4)
 SIZE, BLOCKS = 4, 9
@@ -53,8 +54,8 @@ class Pool(RuleBasedStateMachine):
         request.text = request.text + new
         for t in range(held, len(request.text)):
             block, place = request.row[t // SIZE], t % SIZE
-            self.pool.k[0][block, place] = self.value(request.text[: t + 1])
-            self.pool.v[0][block, place] = -self.value(request.text[: t + 1])
+            self.pool.k[0][block, 0, place] = self.value(request.text[: t + 1])
+            self.pool.v[0][block, 0, place] = -self.value(request.text[: t + 1])
 
     def append_to(self, request: Request, new: list[int]) -> None:
         held, before = len(request.text), (list(request.row), list(self.pool.owners))
@@ -133,9 +134,17 @@ Pool.TestCase.settings = settings(
 TestPool = Pool.TestCase
 
 
-def sharing(model, decoders: int, batch: int = 1) -> list[Decoder]:
+@pytest.fixture(params=["paged", "onelaunch-paged"])
+def rung(request: pytest.FixtureRequest) -> Variant:
+    variant = ladder()[request.param]
+    if reason := variant.why_not("cpu"):
+        pytest.skip(reason)
+    return variant
+
+
+def sharing(rung: Variant, model, decoders: int, batch: int = 1) -> list[Decoder]:
     """Paged decoders over the first one's pool."""
-    made = [Decoder.of(ladder()["paged"], model, batch=batch) for _ in range(decoders)]
+    made = [Decoder.of(rung, model, batch=batch) for _ in range(decoders)]
     for decoder in made[1:]:
         decoder.cache.share(made[0].cache.pool)
     return made
@@ -146,9 +155,9 @@ def text_for(model, batch: int, n: int, seed: int = 0) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("batch", [1, 2])
-def test_sharing_a_prefix_is_bit_equal_to_not_sharing(model, batch: int) -> None:
-    first, second = sharing(model, 2, batch)
-    (alone,) = sharing(model, 1, batch)
+def test_sharing_a_prefix_is_bit_equal_to_not_sharing(rung, model, batch: int) -> None:
+    first, second = sharing(rung, model, 2, batch)
+    (alone,) = sharing(rung, model, 1, batch)
     first.cache.pool.free.reverse()  # the second sequence's own blocks lie elsewhere than those of `alone`
     system, question = text_for(model, batch, 20), text_for(model, batch, 5, seed=1)
     prefill_shared(first, system)
@@ -164,8 +173,8 @@ def test_sharing_a_prefix_is_bit_equal_to_not_sharing(model, batch: int) -> None
     assert torch.equal(second.advance(), alone.advance())
 
 
-def test_a_fork_copies_only_when_one_of_them_writes(tiny) -> None:
-    parent, child = sharing(tiny, 2)
+def test_a_fork_copies_only_when_one_of_them_writes(rung: Variant, tiny) -> None:
+    parent, child = sharing(rung, tiny, 2)
     text = text_for(tiny, 1, 21)
     parent.prefill(text)
     pool = parent.cache.pool
@@ -176,7 +185,7 @@ def test_a_fork_copies_only_when_one_of_them_writes(tiny) -> None:
     other = text_for(tiny, 1, 3, seed=2)
     ours = child.extend(other)
     assert pool.copies == 1  # the block that both hold in part; the full one stays shared
-    fresh = Decoder.of(ladder()["paged"], tiny)
+    fresh = Decoder.of(rung, tiny)
     fresh.prefill(text[:, :18])
     assert torch.equal(ours, fresh.extend(other))
     continued = parent.step(text[:, :1])
@@ -184,21 +193,21 @@ def test_a_fork_copies_only_when_one_of_them_writes(tiny) -> None:
     assert torch.equal(continued, fresh.step(text[:, :1]))
 
 
-def test_out_of_blocks_is_refused_and_changes_nothing(tiny) -> None:
-    first, second = sharing(tiny, 2)
+def test_out_of_blocks_is_refused_and_changes_nothing(rung: Variant, tiny) -> None:
+    first, second = sharing(rung, tiny, 2)
     first.prefill(text_for(tiny, 1, 40))
     second.prefill(text_for(tiny, 1, 16, seed=1))
     with pytest.raises(UserError, match=r"out of blocks: 1 more are needed, 0 of 4"):
         second.step(torch.tensor([[1]]))
     assert second.length == 16
     first.rewind(32)
-    fresh = Decoder.of(ladder()["paged"], tiny)
+    fresh = Decoder.of(rung, tiny)
     fresh.prefill(text_for(tiny, 1, 16, seed=1))
     assert torch.equal(second.step(torch.tensor([[1]])), fresh.step(torch.tensor([[1]])))
 
 
-def test_prefixes_that_nobody_holds_are_evicted_the_oldest_first(tiny) -> None:
-    (decoder,) = sharing(tiny, 1)
+def test_prefixes_that_nobody_holds_are_evicted_the_oldest_first(rung: Variant, tiny) -> None:
+    (decoder,) = sharing(rung, tiny, 1)
     pool = decoder.cache.pool
     old, new = text_for(tiny, 1, 33), text_for(tiny, 1, 33, seed=1)
     prefill_shared(decoder, old)
@@ -208,8 +217,8 @@ def test_prefixes_that_nobody_holds_are_evicted_the_oldest_first(tiny) -> None:
     assert prefill_shared(decoder, old)[1] == 32
 
 
-def test_a_rewind_into_a_published_block_withdraws_it(tiny) -> None:
-    (decoder,) = sharing(tiny, 1)
+def test_a_rewind_into_a_published_block_withdraws_it(rung: Variant, tiny) -> None:
+    (decoder,) = sharing(rung, tiny, 1)
     text = text_for(tiny, 1, 33)
     prefill_shared(decoder, text)
     decoder.rewind(20)
@@ -217,8 +226,8 @@ def test_a_rewind_into_a_published_block_withdraws_it(tiny) -> None:
     assert prefill_shared(decoder, text)[1] == 16
 
 
-def test_the_pool_grows_with_the_text_and_not_with_the_capacity(tiny) -> None:
-    decoder = Decoder.of(ladder()["paged"], tiny)
+def test_the_pool_grows_with_the_text_and_not_with_the_capacity(rung: Variant, tiny) -> None:
+    decoder = Decoder.of(rung, tiny)
     assert isinstance(decoder.cache, PagedCache)
     held = []
     for n in (1, 16, 17, 48):

@@ -126,6 +126,11 @@ def _on_kernels(sdpa: Variant, cudagraph: Variant) -> list[Variant]:
         onelaunch,
         onelaunch.then("onelaunch-graph", "what starting the one kernel costs the host", executor=GRAPH),
         onelaunch.then("onelaunch-huge", "most TLB misses while reading the weights", pages=HUGE),
+        onelaunch.then(
+            "onelaunch-paged",
+            "nothing of a step, it walks a table: saves memory that is reserved and unused",
+            cache=PAGED,
+        ),
         *narrow,
         *_narrower_cache(onelaunch, {"onelaunch-kv16": KV_BFLOAT16, "onelaunch-kv8": KV_INT8}),
         *_narrower_cache(narrow[-1], {"onelaunch-int4-kv8": KV_INT8}),

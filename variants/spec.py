@@ -101,7 +101,7 @@ class Variant:
         """
         reasons = (self.slot(slot).why_not(device) for slot in reversed(SLOTS))
         reason = next((reason for reason in reasons if reason), None)
-        return reason or self.backend.why_not_stored(device, self.kv)
+        return reason or self.backend.why_not_stored(device, self.cache, self.kv)
 
     def ancestors(self) -> Iterator[Variant]:
         """Parent first, root last."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from variants import build_cache
 from variants.option import Move, Option, anywhere
-from variants.slots.cache import CONCAT, STATIC, CacheOption
+from variants.slots.cache import CONCAT, PAGED, STATIC, CacheOption
 from variants.slots.kv import AS_PRECISION, KV_BFLOAT16, KV_INT8, KvOption
 from variants.slots.precision import PrecisionOption
 
@@ -71,7 +71,7 @@ class BackendOption(Option):
     owns: tuple[str, ...]  # slots whose options it does not use in a step: it brings its own
     caches: tuple[CacheOption, ...] | None  # that it reads; None: any
     kvs: tuple[KvOption, ...] | None  # stored so; None: any
-    why_not_stored: Callable[[str, KvOption], str | None]  # on this kind of device: None where it can, or why
+    why_not_stored: Callable[[str, CacheOption, KvOption], str | None]  # on this kind of device, or None
     attends_to_bucket: bool  # a step attends to all slots of its bucket; else it stops at the new token
 
 
@@ -98,13 +98,14 @@ def why_no_single_launch(device: str) -> str | None:
     return (why_no_triton if device == "cuda" else why_no_one_launch)(device)
 
 
-def stored_anyhow(device: str, kv: KvOption) -> None:
+def stored_anyhow(device: str, cache: CacheOption, kv: KvOption) -> None:
     """The `why_not_stored` of a backend that reads what it takes on every device."""
 
 
-def _why_not_narrow_here(device: str, kv: KvOption) -> str | None:
-    """One launch on a GPU is another kernel."""
-    return "narrow caches in one launch are written for the CPU" if kv.narrow and device == "cuda" else None
+def _why_not_so_on_a_gpu(device: str, cache: CacheOption, kv: KvOption) -> str | None:
+    """One launch is another kernel there."""
+    plain = device != "cuda" or (cache is STATIC and not kv.narrow)
+    return None if plain else "narrow and paged caches in one launch are written for the CPU"
 
 
 def why_no_transformers(device: str) -> str | None:
@@ -132,7 +133,7 @@ def _one_launch(trunk: Trunk, precision: PrecisionOption) -> Backend:
     if modules.model.device.type == "cpu":
         from variants.backends.one_launch.backend import OneLaunch
 
-        return OneLaunch(modules.model, modules.static_cache(), precision.name)
+        return OneLaunch(modules.model, modules.stored_cache(), precision.name)
     from variants.backends.triton_step.steps import PersistentStep
 
     return PersistentStep(modules.model, modules.static_cache())
@@ -196,9 +197,9 @@ ONE_LAUNCH = BackendOption(
     build=_one_launch,
     begin=_compile_ahead,
     owns=("mask", "head", "attention"),
-    caches=(STATIC,),
+    caches=(STATIC, PAGED),
     kvs=(AS_PRECISION, KV_BFLOAT16, KV_INT8),
-    why_not_stored=_why_not_narrow_here,
+    why_not_stored=_why_not_so_on_a_gpu,
     attends_to_bucket=False,
     moves=FEWER_LAUNCHES,
     why_not=why_no_single_launch,

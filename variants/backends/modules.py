@@ -10,6 +10,7 @@ from variants.slots.attention import Attention
 from variants.slots.cache import Cache
 from variants.slots.head import all_positions
 from variants.slots.mask import Mask
+from variants.slots.paged_cache import PagedCache
 from variants.slots.static_cache import StaticCache
 
 
@@ -40,6 +41,11 @@ class Modules(Backend):
         logits = self.forward(token, every=False)[:, -1]
         token.copy_(logits.argmax(dim=-1, keepdim=True))
         return logits
+
+    def stored_cache(self) -> StaticCache | PagedCache:
+        """The cache of a variant whose backend reads a static or a paged one, which `Variant` has checked."""
+        assert isinstance(self.cache, StaticCache | PagedCache)
+        return self.cache
 
     def static_cache(self) -> StaticCache:
         """The cache of a variant whose backend reads a static one, which `Variant` has checked."""

@@ -26,10 +26,10 @@ def blocks_for(tokens: int, size: int = BLOCK) -> int:
 
 
 class BlockPool:
-    """`blocks` blocks of `size` tokens: per layer, K and V [blocks + 1, size, Hkv, D], with scratch."""
+    """`blocks` blocks of `size` tokens: per layer, K and V [blocks + 1, Hkv, size, D], with scratch."""
 
     def __init__(self, config: GPTConfig, blocks: int, like: Tensor, size: int = BLOCK) -> None:
-        shape = (blocks + 1, size, config.n_kv_head, config.head_dim)
+        shape = (blocks + 1, config.n_kv_head, size, config.head_dim)
         self.k = [like.new_zeros(shape) for _ in range(config.n_layer)]
         self.v = [like.new_zeros(shape) for _ in range(config.n_layer)]
         self.blocks, self.size = blocks, size

@@ -4,7 +4,7 @@
 
 The block table is in device memory, so a step's shape and arguments never change; the host only hands out
 blocks between steps (`reserve`). Attention itself is unchanged: the blocks that a step attends over are
-gathered first, which is what paging costs here.
+gathered first, which is what paging costs the modules; the one-launch kernels walk the table instead.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch import Tensor
 from variants.config import GPTConfig
 from variants.slots.blocks import SCRATCH, BlockPool, blocks_for
 from variants.slots.cache import Cache, Window
+from variants.slots.kv import StoredLayer
 from variants.slots.mask import Where
 
 
@@ -41,13 +42,13 @@ class PagedCache(Cache):
     def begin(self, tokens: Tensor) -> Window:
         positions = self.length + torch.arange(tokens.size(1), device=tokens.device)
         size = self.pool.size
-        self._places = (self.table[:, positions // size] * size + positions % size).flatten()
-        self._seen = self.table[:, : blocks_for(self.slots, size)]
+        self._places = self._rows(self.table[:, positions // size] * size + positions % size)
+        self._seen = self._heads(self.table[:, : blocks_for(self.slots, size)])
         return Window(tokens, positions, positions, self.slots)
 
     def append(self, layer: int, k: Tensor, v: Tensor, where: Where) -> tuple[Tensor, Tensor]:
         for buffer, new in ((self.pool.k[layer], k), (self.pool.v[layer], v)):
-            buffer.flatten(0, 1).index_copy_(0, self._places, new.transpose(1, 2).flatten(0, 1))
+            buffer.flatten(0, 2).index_copy_(0, self._places, new.flatten(0, 2))
         return self._gather(self.pool.k[layer], self.slots), self._gather(self.pool.v[layer], self.slots)
 
     def advance(self, tokens: Tensor) -> None:
@@ -63,7 +64,7 @@ class PagedCache(Cache):
         return int(self.length)
 
     def contents(self, layer: int, n: int) -> tuple[Tensor, Tensor]:
-        self._seen = self.table[:, : blocks_for(n, self.pool.size)]
+        self._seen = self._heads(self.table[:, : blocks_for(n, self.pool.size)])
         return self._gather(self.pool.k[layer], n), self._gather(self.pool.v[layer], n)
 
     def poison(self, n: int, noise: float) -> None:
@@ -72,7 +73,11 @@ class PagedCache(Cache):
         positions = torch.arange(n, device=self.table.device)
         unused[self.table[:, positions // self.pool.size], positions % self.pool.size] = False
         for buffer in (*self.pool.k, *self.pool.v):
-            buffer[unused] = noise
+            buffer.transpose(1, 2)[unused] = noise
+
+    def stored(self) -> list[StoredLayer]:
+        """Per layer the blocks of keys and of values, for a kernel that walks the table."""
+        return [((k,), (v,)) for k, v in zip(self.pool.k, self.pool.v, strict=True)]
 
     def buffers(self) -> list[Tensor]:
         return [*self.pool.k, *self.pool.v, self.table]
@@ -92,9 +97,19 @@ class PagedCache(Cache):
 
     def _gather(self, buffer: Tensor, n: int) -> Tensor:
         """The first n tokens' keys or values [B,Hkv,n,D], copied out of the blocks."""
-        B, blocks = self._seen.shape
-        whole = buffer.index_select(0, self._seen.flatten())
-        return whole.view(B, blocks * self.pool.size, *buffer.shape[2:])[:, :n].transpose(1, 2)
+        B, heads, blocks = self._seen.shape
+        whole = buffer.flatten(0, 1).index_select(0, self._seen.flatten())
+        return whole.view(B, heads, blocks * self.pool.size, -1)[:, :, :n]
+
+    def _heads(self, blocks: Tensor) -> Tensor:
+        """Numbers of blocks [B,N] -> where each head's part of them is, counted in such parts [B,Hkv,N]."""
+        heads = torch.arange(self.pool.k[0].size(1), device=blocks.device)
+        return blocks[:, None] * len(heads) + heads[:, None]
+
+    def _rows(self, places: Tensor) -> Tensor:
+        """Places [B,T], size * block + place in it, -> the rows of all heads in the pool [B*Hkv*T]."""
+        size = self.pool.size
+        return (self._heads(places // size) * size + (places % size)[:, None]).flatten()
 
     def _show_blocks(self) -> None:
         """The rows' blocks into device memory."""

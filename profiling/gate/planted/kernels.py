@@ -17,11 +17,21 @@ from pathlib import Path
 
 import torch
 
-from profiling.gate.planted.hunt import LOOPS, MANY_STEPS, NUMERICS, ONE_CONTEXT, SCALES, Planted, timed
+from profiling.gate.planted.hunt import (
+    LOOPS,
+    MANY_STEPS,
+    NUMERICS,
+    ONE_CONTEXT,
+    PAGES,
+    SCALES,
+    Planted,
+    timed,
+)
 from variants.backends.backend import ONE_LAUNCH
 from variants.backends.one_launch import library
 from variants.decoder import Decoder
 from variants.errors import UserError
+from variants.slots.cache import PAGED
 from variants.slots.kv import KV_INT8
 from variants.slots.precision import FLOAT32, INT4, INT8, PrecisionOption
 from variants.spec import Variant
@@ -70,6 +80,10 @@ def from_numbers(variant: Variant) -> bool:
 def from_bytes(variant: Variant) -> bool:
     """Keys and values are stored as bytes with a scale."""
     return variant.kv is KV_INT8
+
+
+def paged(variant: Variant) -> bool:
+    return variant.cache is PAGED
 
 
 def with_precision(*precisions: PrecisionOption) -> Callable[[Variant], bool]:
@@ -149,7 +163,7 @@ EDITS = (
         from_numbers,
         (
             "a cached value one percent off",
-            "to[d] = C::from_float(row[d]«→ * ((ON && d == 3) ? 1.05f : 1.f)»);",
+            "to[d] = C::from_float(x[d]«→ * ((ON && d == 3) ? 1.05f : 1.f)»);",
         ),
     ),
     *edits(
@@ -160,7 +174,10 @@ EDITS = (
             "keys.scale(scores[g], count);«→ if (ON) keys.scale(scores[g], count);»",
         ),
         ("a cached row takes its neighbour's scale", "x[i] *= scales_[i«→ - (ON && i > 0)»];"),
-        ("the scale of a new row written one slot early", "scales_[slot«→ - (ON && slot > 0)»] = quantise"),
+        (
+            "the scale of a new row written one slot early",
+            "kScaled<C> ? scales_ + slot«→ - (ON && slot > 0)» : nullptr",
+        ),
         (
             "values weighed with the keys' scales",
             "    «values→(ON ? keys : values)».scale(scores[g], count);",
@@ -194,6 +211,14 @@ EDITS = (
         ("a group takes its neighbour's scale", "Floats(b.scale[«→ON ? 1 : »0])"),
         ("a group takes its neighbour's offset", "Words::loadu(offset + «kLanes→(ON ? 0 : kLanes)»)"),
         ("two groups share a scale", "Floats(b.scale[«→ON ? 0 : »1])"),
+    ),
+    *edits(
+        PAGES,
+        paged,
+        ("every row read by the first row's table", "layout.table + «b→(ON ? 0 : b)» * layout.blocks"),
+        ("the first head's part of a block for all", "layout_.kv_heads + «kv_head_→(ON ? 0 : kv_head_)») <<"),
+        ("last place of a block never used", "layout_.size_log2) + «place→(place - (ON && place == 15))») *"),
+        ("block of the token before", "table_[«at→(at - (ON && at > 0))» >> layout_.size_log2]"),
     ),
     *edits(
         MANY_STEPS,

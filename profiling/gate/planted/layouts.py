@@ -83,7 +83,7 @@ def _written(decoder: Decoder, places: Callable[[PagedCache, Tensor], Tensor]) -
 
     def begin(original: Any, tokens: Tensor) -> Any:
         window = original(tokens)
-        cache._places = places(cache, window.positions).flatten()
+        cache._places = cache._rows(places(cache, window.positions))
         return window
 
     around(cache, "begin", begin)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch.nn import functional
 from variants.backends.backend import Backend
 from variants.backends.one_launch import library
 from variants.model import GPT
+from variants.slots.paged_cache import PagedCache
 from variants.slots.static_cache import StaticCache
 
 PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
@@ -28,27 +30,39 @@ class Span(NamedTuple):
 
 
 class OneLaunch(Backend):
-    """One C++ call per step over a static cache, with torch's thread setting.
+    """One C++ call per step over a static or a paged cache, with torch's thread setting.
 
     It reads the model's tensors in place, keys and values as they are stored, and attends over length + 1
     slots, whatever the bucket. Prompts and chunks go through the modules, over the same cache.
     """
 
-    def __init__(self, model: GPT, cache: StaticCache, precision: str) -> None:
+    def __init__(self, model: GPT, cache: StaticCache | PagedCache, precision: str) -> None:
         library.load()
-        config = model.config
-        named = {**dict(model.named_parameters(remove_duplicate=False)), **dict(model.named_buffers())}
-        self.cache, stored = cache, cache.stored()
-        self.plan = torch.classes.decode_floor.Plan(
-            precision,
-            [config.n_head, config.n_kv_head, int(config.gated)],
+        self.model, self.cache, self.precision = model, cache, precision
+        rows = cache.table if isinstance(cache, PagedCache) else cache.stored()[0][0][0]
+        self.logits = model.like.new_empty(rows.size(0), model.config.vocab_size)
+
+    @cached_property
+    def plan(self) -> Any:
+        """The kernels' view of model and cache; made at the first step, until which pages may be shared."""
+        config, stored = self.model.config, self.cache.stored()
+        parameters = self.model.named_parameters(remove_duplicate=False)
+        named = {**dict(parameters), **dict(self.model.named_buffers())}
+        return torch.classes.decode_floor.Plan(
+            self.precision,
+            [config.n_head, int(config.gated)],
             config.layer_norm_epsilon,
             {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
             [list(keys) for keys, _ in stored],
             [list(values) for _, values in stored],
+            self.cache.table if isinstance(self.cache, PagedCache) else None,
         )
-        self.number = self.plan.number()
-        self.logits = model.like.new_empty(stored[0][0][0].size(0), config.vocab_size)
+
+    @cached_property
+    def number(self) -> int:
+        """The plan's, by which an operation finds it."""
+        number: int = self.plan.number()
+        return number
 
     def step(self, token: Tensor) -> Tensor:
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""

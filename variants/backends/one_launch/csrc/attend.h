@@ -5,10 +5,11 @@
 
 namespace one_launch {
 
-// Beside weights W, over a cache stored as C.
-template <class W, class C>
+// Beside weights W, over a cache that is seen as S.
+template <class W, class S>
 class Attention {
   using Plain = typename W::Plain;
+  using C = typename S::Kind;
 
  public:
   Attention(const Model& model, const Block& block, Scratch<W>& scratch, Own<W>& own, int64_t position)
@@ -17,7 +18,7 @@ class Attention {
   // lane: one KV head of one row. The last chunk appends to the cache first; nobody else reads that slot.
   void run(int64_t lane, int64_t chunk) const {
     const int64_t b = lane / m_.kv_heads, kv_head = lane % m_.kv_heads;
-    const Slots<C> keys(block_.k, lane * m_.capacity, m_.head_dim), values(block_.v, lane * m_.capacity, m_.head_dim);
+    const S keys(m_, block_.k, b, kv_head), values(m_, block_.v, b, kv_head);
     if (chunk == position_ / kChunk) {
       keys.write(position_, placed(head(b, m_.heads + kv_head), block_.k_norm));
       values.write(position_, head(b, m_.heads + m_.kv_heads + kv_head));

@@ -30,9 +30,10 @@ inline int64_t chunk_floats(int64_t head_dim) { return round_up(2 + head_dim, 16
 // scores[g][i] = input g . key i, for `count` keys. Their values come next: they are fetched meanwhile, into the
 // second-level cache, since they would drive each other out of the first. Narrow keys were fetched before, and are
 // taken as they follow each other.
-template <class C, int G>
-inline void score(const Slots<C>& keys, const Slots<C>& values, int64_t count, const typename C::Input* q,
+template <class S, int G>
+inline void score(const S& keys, const S& values, int64_t count, const typename S::Kind::Input* q,
                   float (&scores)[kGroupMost][kChunk]) {
+  using C = typename S::Kind;
   const auto rows = [&]<int R>(std::integral_constant<int, R>, int64_t first, int64_t apart) {
     const float* none[R] = {};
     const char* row[R];
@@ -75,9 +76,10 @@ inline float largest_of(const float* scores, int64_t count) {
 }
 
 // out[d] = sum over i of weight[i] * value i [d], for N vectors of d from `first` on.
-template <class C, int N>
-inline void weigh_columns(const Slots<C>& values, int64_t first, const float* weight, int64_t count, int64_t width,
+template <class S, int N>
+inline void weigh_columns(const S& values, int64_t first, const float* weight, int64_t count, int64_t width,
                           float* out) {
+  using C = typename S::Kind;
   typename C::Expanded sums[N];
   for (auto& s : sums) s = C::zero();
   const auto add = [&](int64_t i) {
@@ -99,25 +101,27 @@ inline void weigh_columns(const Slots<C>& values, int64_t first, const float* we
   }
 }
 
-template <class C>
-inline void weigh(const Slots<C>& values, const float* weight, int64_t count, float* out) {
+template <class S>
+inline void weigh(const S& values, const float* weight, int64_t count, float* out) {
+  using C = typename S::Kind;
   constexpr int kMost = 4;
   const int64_t head_dim = values.head_dim();
   int64_t at = 0;
   for (; at + kMost * C::kBlock <= head_dim; at += kMost * C::kBlock) {
-    weigh_columns<C, kMost>(values, at, weight, count, kMost * C::kBlock, out);
+    weigh_columns<S, kMost>(values, at, weight, count, kMost * C::kBlock, out);
   }
   for (; at < head_dim; at += C::kBlock) {
-    weigh_columns<C, 1>(values, at, weight, count, std::min<int64_t>(C::kBlock, head_dim - at), out);
+    weigh_columns<S, 1>(values, at, weight, count, std::min<int64_t>(C::kBlock, head_dim - at), out);
   }
 }
 
-// G query heads over `count` slots of their common key head; the result of each goes to a chunk of its own.
-template <class C, int G>
-[[gnu::noinline]] void attend_chunk(const Slots<C>& keys, const Slots<C>& values, int64_t count, const char* next,
-                                    const typename C::Input* q, Chunk* const* chunks) {
+// G query heads over `count` slots of their common key head; the result of each goes to a chunk of its own. `next`:
+// the keys that are scored afterwards, if any.
+template <class S, int G>
+[[gnu::noinline]] void attend_chunk(const S& keys, const S& values, int64_t count, const char* next,
+                                    const typename S::Kind::Input* q, Chunk* const* chunks) {
   alignas(64) float scores[kGroupMost][kChunk];
-  score<C, G>(keys, values, count, q, scores);
+  score<S, G>(keys, values, count, q, scores);
   for (int g = 0; g < G; g++) {
     Chunk& chunk = *chunks[g];
     keys.scale(scores[g], count);
@@ -125,19 +129,19 @@ template <class C, int G>
     chunk.sum = softmax_weights(scores[g], count, chunk.largest);
     values.scale(scores[g], count);
     // Narrow ones take so many instructions per byte that memory would be idle meanwhile.
-    if (kNarrow<C> && g == 0) ask_for(next, count * keys.row_bytes());
-    weigh<C>(values, scores[g], count, chunk.values);
+    if (kNarrow<typename S::Kind> && g == 0) ask_for(next, count * keys.row_bytes());
+    weigh(values, scores[g], count, chunk.values);
   }
 }
 
-template <class C>
-inline void attend_group(int64_t heads, const Slots<C>& keys, const Slots<C>& values, int64_t count, const char* next,
-                         const typename C::Input* q, Chunk* const* chunks) {
+template <class S>
+inline void attend_group(int64_t heads, const S& keys, const S& values, int64_t count, const char* next,
+                         const typename S::Kind::Input* q, Chunk* const* chunks) {
   switch (heads) {
-    case 1: return attend_chunk<C, 1>(keys, values, count, next, q, chunks);
-    case 2: return attend_chunk<C, 2>(keys, values, count, next, q, chunks);
-    case 3: return attend_chunk<C, 3>(keys, values, count, next, q, chunks);
-    default: return attend_chunk<C, kGroupMost>(keys, values, count, next, q, chunks);
+    case 1: return attend_chunk<S, 1>(keys, values, count, next, q, chunks);
+    case 2: return attend_chunk<S, 2>(keys, values, count, next, q, chunks);
+    case 3: return attend_chunk<S, 3>(keys, values, count, next, q, chunks);
+    default: return attend_chunk<S, kGroupMost>(keys, values, count, next, q, chunks);
   }
 }
 

@@ -22,24 +22,52 @@ inline constexpr bool kScaled = std::is_same_v<C, ScaledBytes>;
 template <class C>
 inline constexpr bool kNarrow = sizeof(typename C::Scalar) < sizeof(float);
 
-// All keys or all values of a layer: [batch, kv_heads, capacity, head_dim], and [batch, kv_heads, capacity].
+// A row of keys or values, written as it is stored.
+template <class C>
+inline void encode(const float* x, int64_t count, char* row, float* scale) {
+  auto* to = reinterpret_cast<typename C::Scalar*>(row);
+  if constexpr (kScaled<C>) {
+    *scale = quantise(x, count, to);
+  } else {
+    for (int64_t d = 0; d < count; d++) to[d] = C::from_float(x[d]);
+  }
+}
+
+// All keys or all values of a layer, and a scale for each slot and head where they are scaled.
 struct Stored {
   char* values = nullptr;
-  float* scales = nullptr;  // absent where values have none
+  float* scales = nullptr;
 };
 
-// Those of one KV head of one row, stored as C, from some slot on.
+// Where slots lie: [batch, kv_heads, capacity, head_dim], or in blocks [kv_heads, size, head_dim] by a table.
+struct Layout {
+  int64_t kv_heads = 0, head_dim = 0, capacity = 0;
+  const int64_t* table = nullptr;   // [batch, blocks] numbers of blocks
+  int64_t blocks = 0, size_log2 = 0;  // of a row; of a block
+};
+
+// The keys or values of one KV head of one row, stored as C, from some slot on.
 template <class C>
 class Slots {
  public:
-  Slots(const Stored& layer, int64_t before, int64_t head_dim)
-      : values_(layer.values + before * head_dim * sizeof(typename C::Scalar)),
-        scales_(layer.scales ? layer.scales + before : nullptr), head_dim_(head_dim) {}
+  using Kind = C;
 
-  Slots from(int64_t slot) const { return {{values_, scales_}, slot, head_dim_}; }
+  Slots(const Layout& layout, const Stored& layer, int64_t b, int64_t kv_head) : head_dim_(layout.head_dim) {
+    const int64_t before = (b * layout.kv_heads + kv_head) * layout.capacity;
+    values_ = layer.values + before * row_bytes();
+    if constexpr (kScaled<C>) scales_ = layer.scales + before;
+  }
+
+  Slots from(int64_t slot) const {
+    Slots later = *this;
+    later.values_ += slot * row_bytes();
+    if constexpr (kScaled<C>) later.scales_ += slot;
+    return later;
+  }
+
   int64_t head_dim() const { return head_dim_; }
   int64_t row_bytes() const { return head_dim_ * sizeof(typename C::Scalar); }
-  const char* row(int64_t slot) const { return values_ + slot * row_bytes(); }
+  char* row(int64_t slot) const { return values_ + slot * row_bytes(); }
 
   // x[i] *= scale of slot i, for the first `count`.
   void scale(float* x, int64_t count) const {
@@ -49,19 +77,49 @@ class Slots {
     }
   }
 
-  void write(int64_t slot, const float* row) const {
-    auto* to = reinterpret_cast<typename C::Scalar*>(values_) + slot * head_dim_;
-    if constexpr (kScaled<C>) {
-      scales_[slot] = quantise(row, head_dim_, to);
-    } else {
-      for (int64_t d = 0; d < head_dim_; d++) to[d] = C::from_float(row[d]);
-    }
+  void write(int64_t slot, const float* x) const {
+    encode<C>(x, head_dim_, row(slot), kScaled<C> ? scales_ + slot : nullptr);
   }
 
  private:
-  char* values_;
-  float* scales_;
   int64_t head_dim_;
+  char* values_;
+  float* scales_ = nullptr;
+};
+
+// The same in blocks, which are looked up slot by slot.
+template <class C>
+class Pages {
+ public:
+  using Kind = C;
+
+  Pages(const Layout& layout, const Stored& layer, int64_t b, int64_t kv_head)
+      : layout_(layout), values_(layer.values), table_(layout.table + b * layout.blocks), kv_head_(kv_head) {}
+
+  Pages from(int64_t slot) const {
+    Pages later = *this;
+    later.first_ += slot;
+    return later;
+  }
+
+  int64_t head_dim() const { return layout_.head_dim; }
+  int64_t row_bytes() const { return head_dim() * sizeof(typename C::Scalar); }
+
+  char* row(int64_t slot) const {
+    const int64_t at = first_ + slot, block = table_[at >> layout_.size_log2];
+    const int64_t place = at & ((int64_t(1) << layout_.size_log2) - 1);
+    return values_ + (((block * layout_.kv_heads + kv_head_) << layout_.size_log2) + place) * row_bytes();
+  }
+
+  void scale(float*, int64_t) const {}
+
+  void write(int64_t slot, const float* x) const { encode<C>(x, head_dim(), row(slot), nullptr); }
+
+ private:
+  const Layout& layout_;
+  char* values_;
+  const int64_t* table_;
+  int64_t kv_head_, first_ = 0;
 };
 
 }  // namespace one_launch

@@ -17,11 +17,11 @@ struct Block {
   Stored k, v;
 };
 
-// How keys and values are stored: as embeddings are, or narrower.
-enum class CacheKind { plain, bfloat16, int8 };
+// How keys and values are stored: as embeddings are, in one piece or in pages, or narrower.
+enum class CacheKind { plain, pages, bfloat16, int8 };
 
-struct Model {
-  int64_t width = 0, inner = 0, heads = 0, kv_heads = 0, head_dim = 0, vocab = 0, batch = 0, capacity = 0;
+struct Model : Layout {
+  int64_t width = 0, inner = 0, heads = 0, vocab = 0, batch = 0;
   CacheKind cache = CacheKind::plain;
   bool gated = false;  // `up` has 2 * inner rows, in which gate and up alternate
   float epsilon = 0;

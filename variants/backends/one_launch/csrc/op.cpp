@@ -50,22 +50,22 @@ Plans& plans = *new Plans();  // outlives every plan
 // A model and its cache as the step sees them. Keeps the tensors alive; they must not be reallocated.
 class Plan : public torch::CustomClassHolder {
  public:
-  // shape: heads, kv_heads. tensors: by the model's own parameter names; vectors and scales are float32.
+  // shape: heads, and whether the up-projection is gated. tensors: by the model's own parameter names; vectors and scales are float32.
   // k, v: per layer what is stored for keys and for values, [batch, kv_heads, capacity, head_dim] and, of int8, the
-  // scales [batch, kv_heads, capacity, 1].
+  // scales [batch, kv_heads, capacity, 1]; of pages, blocks [blocks, kv_heads, size, head_dim] and their table
+  // [batch, blocks of a row] int64.
   Plan(const std::string& weights, std::vector<int64_t> shape, double epsilon, Tensors tensors,
-       std::vector<std::vector<at::Tensor>> k, std::vector<std::vector<at::Tensor>> v)
-      : tensors_(std::move(tensors)), k_(std::move(k)), v_(std::move(v)) {
+       std::vector<std::vector<at::Tensor>> k, std::vector<std::vector<at::Tensor>> v,
+       std::optional<at::Tensor> table)
+      : tensors_(std::move(tensors)), k_(std::move(k)), v_(std::move(v)), table_(std::move(table)) {
     const at::Tensor wte = tensor("wte.weight"), keys = k_.at(0).at(0);
     m_.width = wte.size(1);
-    m_.gated = shape.at(2);
+    m_.gated = shape.at(1);
     m_.inner = tensor("blocks.0.up.weight").size(0) / (m_.gated ? 2 : 1);
     m_.heads = shape.at(0);
-    m_.kv_heads = shape.at(1);
-    m_.head_dim = keys.size(3);
     m_.vocab = wte.size(0);
-    m_.batch = keys.size(0);
-    m_.capacity = keys.size(2);
+    m_.batch = table_ ? table_->size(0) : keys.size(0);
+    static_cast<Layout&>(m_) = layout(keys);
     m_.cache = cache_kind(keys.scalar_type());
     m_.epsilon = static_cast<float>(epsilon);
     m_.token_table = bytes(wte);
@@ -143,10 +143,18 @@ class Plan : public torch::CustomClassHolder {
   at::ScalarType plain() const { return tensor("wte.weight").scalar_type(); }
 
   CacheKind cache_kind(at::ScalarType stored) const {
-    if (stored == plain()) return CacheKind::plain;
+    if (stored == plain()) return table_ ? CacheKind::pages : CacheKind::plain;
     if (stored == at::kBFloat16) return CacheKind::bfloat16;
     TORCH_CHECK(stored == at::kChar, "one launch reads no cache of ", stored);
     return CacheKind::int8;
+  }
+
+  Layout layout(const at::Tensor& keys) const {
+    if (!table_) return {keys.size(1), keys.size(3), keys.size(2)};
+    const int64_t size = keys.size(2), blocks = table_->size(1);
+    TORCH_CHECK(size > 0 && (size & (size - 1)) == 0, "one launch reads blocks of 2^n tokens, not of ", size);
+    bytes(*table_);
+    return {keys.size(1), keys.size(3), blocks * size, table_->data_ptr<int64_t>(), blocks, __builtin_ctzll(size)};
   }
 
   static Stored stored(const std::vector<at::Tensor>& parts) {
@@ -202,6 +210,7 @@ class Plan : public torch::CustomClassHolder {
 
   Tensors tensors_;
   std::vector<std::vector<at::Tensor>> k_, v_;
+  std::optional<at::Tensor> table_;
   Model m_;
   bool watched_ = false;
   int64_t number_ = 0;  // among `plans`
@@ -227,7 +236,8 @@ int64_t read_bytes(const at::Tensor& places) {
 TORCH_LIBRARY(decode_floor, m) {
   m.class_<Plan>("Plan")
       .def(torch::init<const std::string&, std::vector<int64_t>, double, Tensors,
-                       std::vector<std::vector<at::Tensor>>, std::vector<std::vector<at::Tensor>>>())
+                       std::vector<std::vector<at::Tensor>>, std::vector<std::vector<at::Tensor>>,
+                       std::optional<at::Tensor>>())
       .def("number", &Plan::number)
       .def("watch", &Plan::watch)
       .def("spans", &Plan::spans);

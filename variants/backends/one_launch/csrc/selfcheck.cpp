@@ -13,6 +13,7 @@ namespace {
 constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 100, kVocab = 701;
 constexpr int64_t kWidth = kHeads * kHeadDim, kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kLayers = 2;
 constexpr int64_t kCapacity = kChunk + 12;
+constexpr int64_t kPages = kBatch * ((kCapacity + 15) / 16);  // of 16 slots
 constexpr int kSteps = kChunk + 7;  // into the second chunk of slots
 
 uint32_t random_bits() {
@@ -63,10 +64,18 @@ Linear linear(Memory& memory, int64_t rows, int64_t cols, bool with_bias) {
   return l;
 }
 
+// Pages lie in another order than the text.
+Layout layout(Memory& memory, CacheKind kind) {
+  if (kind != CacheKind::pages) return {kKvHeads, kHeadDim, kCapacity};
+  int64_t next = kPages;
+  return {kKvHeads, kHeadDim, kCapacity, memory.fill<int64_t>(kPages, [&] { return --next; }), kPages / kBatch, 4};
+}
+
 template <class Plain>
 Stored stored(Memory& memory, CacheKind kind) {
-  const int64_t slots = kBatch * kKvHeads * kCapacity;
+  const int64_t slots = kKvHeads * (kind == CacheKind::pages ? kPages * 16 : kBatch * kCapacity);
   switch (kind) {
+    case CacheKind::pages:
     case CacheKind::plain: return {scalars<Plain>(memory, slots * kHeadDim)};
     case CacheKind::bfloat16: return {scalars<BFloat16>(memory, slots * kHeadDim)};
     default: return {memory.fill<char>(slots * kHeadDim, random_bits), memory.floats(slots)};
@@ -77,7 +86,7 @@ template <class W>
 Model make(Memory& memory, CacheKind kind) {
   using Plain = typename W::Plain;
   const auto norm = [&] { return Norm{memory.floats(kWidth), memory.floats(kWidth)}; };
-  Model m{kWidth, kInner, kHeads, kKvHeads, kHeadDim, kVocab, kBatch, kCapacity, kind, false, 1e-5f};
+  Model m{layout(memory, kind), kWidth, kInner, kHeads, kVocab, kBatch, kind, false, 1e-5f};
   m.token_table = scalars<Plain>(memory, kVocab * kWidth);
   m.position_table = scalars<Plain>(memory, kCapacity * kWidth);
   for (int64_t layer = 0; layer < kLayers; layer++) {
@@ -136,6 +145,7 @@ int main() {
                       agrees<BFloat16Weights>("bfloat16"),
                       agrees<Int8>("int8"),
                       agrees<Int4>("int4"),
+                      agrees<Float32>("float32, pages", CacheKind::pages),
                       agrees<Float32>("float32, cache of bfloat16", CacheKind::bfloat16),
                       agrees<Int4>("int4, cache of int8", CacheKind::int8)};
   for (bool same : all) {

@@ -132,15 +132,16 @@ class Worker {
 
   void attend(const Block& block) {
     switch (m_.cache) {
-      case CacheKind::plain: return attend_as<Plain>(block);
-      case CacheKind::bfloat16: return attend_as<BFloat16>(block);
-      case CacheKind::int8: return attend_as<ScaledBytes>(block);
+      case CacheKind::plain: return attend_as<Slots<Plain>>(block);
+      case CacheKind::pages: return attend_as<Pages<Plain>>(block);
+      case CacheKind::bfloat16: return attend_as<Slots<BFloat16>>(block);
+      case CacheKind::int8: return attend_as<Slots<ScaledBytes>>(block);
     }
   }
 
-  template <class C>
+  template <class S>
   void attend_as(const Block& block) {
-    const Attention<W, C> attention(m_, block, s_, own_, position_);
+    const Attention<W, S> attention(m_, block, s_, own_, position_);
     share(m_.batch * m_.kv_heads * chunks_, 1, 1, [&](Range items) {
       for (int64_t item = items.begin; item < items.end; item++) attention.run(item / chunks_, item % chunks_);
     });
