@@ -213,7 +213,7 @@ def test_a_default_that_an_experiment_sets_is_the_one_that_is_shown(capsys: Any)
     parser = cli.common_parser("experiments.faults", "")
     parser.set_defaults(model="tiny")
     parser.print_help()
-    assert "layout (default tiny)" in " ".join(capsys.readouterr().out.split())
+    assert "[@REVISION] (default tiny)" in " ".join(capsys.readouterr().out.split())
 
 
 def test_the_whole_tells_its_version_with_the_commit() -> None:
