@@ -1,8 +1,10 @@
-"""Question: does a step grow with the bytes it must read, over context, batch, threads, width and model size?
+"""Question: does a step grow with the bytes it must read, over context, batch, threads, width, model, cache?
 
 Every point is a run of its own on the CPU, proven briefly and timed in rounds beside the memory floor of its
 own bytes: the base at all contexts and also as narrow models, then one thing changed at a time, at the
-smallest context (a batch also at the largest). What does not fit into memory is left out and named.
+smallest context (a batch also at the largest). With fewer heads for keys and values a token of context is
+timed in every form that the rung and its children store it in, in the same rounds. What does not fit into
+memory is left out and named.
 """
 
 from __future__ import annotations
@@ -17,13 +19,14 @@ from msgspec.structs import replace
 from experiments.shared import cli
 from profiling.results.record import GrowthRecord, Model, Workload
 from profiling.results.record.page import Bullets, Figure, Table
-from profiling.results.record.pictures import Curves
+from profiling.results.record.pictures import Bar, Bars, Curves
+from profiling.results.stats import Interval
 from reports.numbers import interval, megabytes, number
-from variants.config import PRESETS
+from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 
 if TYPE_CHECKING:
-    from profiling.measure.growth import Point, Slope, Step
+    from profiling.measure.growth import Point, Slope, Step, StoredToken
     from profiling.results.folder import RunFolder
     from profiling.results.metrics import Measured
 
@@ -53,6 +56,7 @@ def parser() -> argparse.ArgumentParser:
     add("--variant", default="onelaunch", metavar="NAME", help="the rung that is timed")
     add("--models", action="append", metavar="NAME,NAME", help=f"base first (default {','.join(MODELS)})")
     add("--batches", type=cli.integers, metavar="N,N", help=f"base first (default {_commas(BATCHES)})")
+    add("--kv-heads", type=cli.integers, metavar="N,N", help="of the base (default: all, a third, 1)")
     add("--threads", type=cli.integers, metavar="N,N", help="base first (default: torch's, then 1)")
     add("--context", type=cli.integers, metavar="N,N", help=f"of the base (default {_commas(CONTEXTS)})")
     add("--rounds", type=int, help=f"rounds of each point (default {ROUNDS})")
@@ -83,11 +87,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     if unknown or min(batches) < 1:
         raise UserError(f"--models takes {', '.join(PRESETS)}; --batches at least 1")
     workload = _workload(arguments, models)
+    kv_heads = _kv_heads(arguments, PRESETS[models[0]]) if len(workload.contexts) > 1 else ()
     run = RunFolder.create(arguments.out, GrowthRecord, "cpu")
     run.update(environment=environment(torch.device("cpu")), model=Model(models[0], variant.precision.name))
     with ProgressLine(arguments.quiet) as progress:
-        measured = grow(run, points(models, batches, threads), variant, workload, progress)
+        measured = grow(run, points(models, batches, threads, kv_heads), variant, workload, progress)
     return _show(arguments, run, variant.name, measured)
+
+
+def _kv_heads(arguments: argparse.Namespace, base: GPTConfig) -> tuple[int, ...]:
+    """Heads for keys and values, which query heads share evenly."""
+    heads = base.n_head
+    fewer = [n for n in range(1, heads // 3 + 1) if heads % n == 0]
+    chosen = arguments.kv_heads or tuple(dict.fromkeys((heads, *fewer[-1:], 1)))
+    if not all(0 < n <= heads and heads % n == 0 for n in chosen):
+        raise UserError(f"--kv-heads takes divisors of the {heads} heads of the base, got {_commas(chosen)}")
+    return chosen
 
 
 def _workload(arguments: argparse.Namespace, models: Sequence[str]) -> Workload:
@@ -116,13 +131,15 @@ def _show(
     arguments: argparse.Namespace, run: RunFolder[GrowthRecord], variant: str, measured: dict[Point, Measured]
 ) -> int:
     from experiments.shared.outcome import page_of, publish
-    from profiling.measure.growth import slopes, steps_by_axis
+    from profiling.measure.growth import slopes, steps_by_axis, stored_tokens
 
     if not any(not point.axis for point in measured):
         raise UserError(f"nothing to grow from: {'; '.join(run.record.warnings)}")
     steps = steps_by_axis(variant, measured)
     per_token = slopes(variant, measured)
+    stored = stored_tokens(measured)
     tables = [*(_table(axis, rows) for axis, rows in steps.items()), *_slopes_table(per_token)]
+    tables += _stored_table(stored)
     notes = Bullets(
         [
             "points are separate runs: compare their ratios to the floor, not their times",
@@ -132,8 +149,13 @@ def _show(
             + ", ".join(f"{point.label} {interval(numbers.aa_ratio)}" for point, numbers in measured.items()),
         ]
     )
-    page = page_of(__doc__ or "", run, _verdict(steps, per_token), [*_figure(steps), *tables, notes])
-    return publish(arguments, run, page, steps=steps, slopes=per_token)
+    page = page_of(
+        __doc__ or "",
+        run,
+        _verdict(steps, per_token),
+        [*_figure(steps), *_stored_figure(stored), *tables, notes],
+    )
+    return publish(arguments, run, page, steps=steps, slopes=per_token, stored=stored)
 
 
 def _table(axis: str, rows: Sequence[Step]) -> Table:
@@ -156,6 +178,38 @@ def _slopes_table(slopes: Sequence[Slope]) -> list[Table]:
     cells = [(str(row.batch), number(row.bytes_per_token / 1e3), interval(row.over_bytes)) for row in slopes]
     heads = ("batch", "KB per token", "its time over that of reading it")
     return [Table(heads, cells, title="A token of context")] if cells else []
+
+
+def _stored_table(tokens: Sequence[StoredToken]) -> list[Table]:
+    cells = [
+        (
+            str(token.kv_heads),
+            token.variant,
+            number(token.bytes / 1e3),
+            interval(token.ms and Interval(*(1e3 * ms for ms in token.ms))),
+            number(1e3 * token.read_ms),
+            interval(token.over_bytes),
+        )
+        for token in tokens
+    ]
+    heads = ("KV heads", "variant", "KB per token", "its step, us", "plain read, us", "over the read")
+    return [Table(heads, cells, title="A token of context, by heads and bits")] if cells else []
+
+
+def _stored_figure(tokens: Sequence[StoredToken]) -> list[Figure]:
+    bars = [
+        Bar(
+            name=token.variant,
+            group=f"{token.kv_heads} heads for keys and values",
+            parts={"us per token of context": max(0.0, 1e3 * token.ms.mid)},
+            text=f"{number(token.bytes / 1e3)} KB",
+            mark=1e3 * token.read_ms,
+        )
+        for token in tokens
+        if token.ms
+    ]
+    caption = "What a token of context adds to a step, and (mark) a plain read of the bytes that it left."
+    return [Figure("stored", caption, [Bars("us per token of context", bars)])] if bars else []
 
 
 def _figure(steps: Steps) -> list[Figure]:

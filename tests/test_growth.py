@@ -22,6 +22,7 @@ from variants.errors import UserError
 TINY = PRESETS["tiny"]
 OTHER = GPTConfig(n_layer=2, n_head=2, n_embd=96, n_ctx=64, vocab_size=101)
 FLAGS = ["--variant", "sdpa", "--models", "tiny,other", "--batches", "1,3", "--threads", "1,2"]
+FLAGS += ["--kv-heads", "3,1"]
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +46,7 @@ def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None
         "Over model": ["tiny", "other"],
         "Over width": ["64"],
         "A token of context": ["1", "3"],
+        "A token of context, by heads and bits": ["3", "3", "3", "1", "1", "1"],
     }
     said = [text for text in ran.record.warnings if "left out" in text or "failed" in text]
     assert not said and ran.record.status == "complete"
@@ -55,10 +57,28 @@ def test_each_axis_has_a_table_and_the_base_stands_first(ran: RunFolder) -> None
     )
 
 
+def test_heads_and_bits_multiply_the_bytes_of_a_token(ran: RunFolder) -> None:
+    (table,) = (
+        block
+        for block in ran.record.page.sections[1].blocks
+        if isinstance(block, Table) and block.title.endswith("by heads and bits")
+    )
+    values = 2 * TINY.n_layer * TINY.head_dim / 1e3
+    scales = 2 * TINY.n_layer * 4 / 1e3
+    expected = [
+        (str(heads), rung, heads * kb)
+        for heads in (3, 1)
+        for rung, kb in (("sdpa", 4 * values), ("kv-bf16", 2 * values), ("kv-int8", values + scales))
+    ]
+    assert [tuple(row[:2]) for row in table.rows] == [row[:2] for row in expected]
+    assert [float(row[2]) for row in table.rows] == pytest.approx([row[2] for row in expected], rel=0.01)
+    assert (ran.path / "figures" / "stored.png").stat().st_size > 1000
+
+
 def test_every_point_is_proven_and_keeps_its_own_record(ran: RunFolder) -> None:
     folders = sorted((ran.path / "points").iterdir())
     records = [RunFolder.load(path, PointRecord).record for path in folders]
-    assert len(records) == 4
+    assert len(records) == 6
     assert all(record.variants["sdpa"].status == "proven" for record in records)
     assert {record.environment.threads for record in records} == {1, 2}
     assert {record.workload.batch for record in records} == {1, 3}
@@ -74,14 +94,15 @@ def test_the_report_says_what_the_console_says(ran: RunFolder) -> None:
 
 
 def test_points_differ_from_the_base_in_one_thing() -> None:
-    made = points(["a", "b"], [1, 4], [2, 1])
+    made = points(["a", "b"], [1, 4], [2, 1], [3])
     assert made == [
         Point("a", 1, 2),
         Point("a", 4, 2, "batch"),
         Point("a", 1, 1, "threads"),
+        Point("a", 1, 2, "kv_heads", 3),
         Point("b", 1, 2, "model"),
     ]
-    assert [point.value for point in made] == ["base", "4", "1", "b"]
+    assert [point.value for point in made] == ["base", "4", "1", "3", "b"]
 
 
 def by_hand(per_token_ms: float) -> Measured:
@@ -155,6 +176,7 @@ def test_a_model_that_does_not_fit_is_named(monkeypatch: pytest.MonkeyPatch, tmp
         ("--models", "gpt5", "--models takes"),
         ("--batches", "0", "--models takes"),
         ("--threads", "0,1", "--threads must"),
+        ("--kv-heads", "5", "--kv-heads takes divisors of the 12 heads"),
     ],
 )
 def test_bad_flags_are_refused(flag: str, value: str, said: str, tmp_path: Path) -> None:
