@@ -109,4 +109,4 @@ def test_sanitizers_find_nothing(sanitizer: str, tmp_path: Path) -> None:
     if "unexpected memory mapping" in done.stderr:
         pytest.skip("this kernel's address layout is not supported by the sanitizer")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("the same with") == 4
+    assert done.stdout.count("the same with") == 7  # formats of weights and caches
