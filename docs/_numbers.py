@@ -54,8 +54,8 @@ class Numbers:
     def step(self, name: str, context: int | None = None) -> str:
         """Median step in ms at a context, the smallest by default."""
         known = name in self.record.variants and self.measured.has_times(name)
-        found = self.measured.step_quantiles(name, context or self.short) if known else None
-        return f"{number(found.median)} ms" if found else UNKNOWN
+        step = self.measured.step_quantiles(name, context or self.short) if known else None
+        return f"{number(step.median)} ms" if step else UNKNOWN
 
     def rung(self, name: str) -> str:
         """One rung as a table: what it changes and what that did in this record."""

@@ -123,8 +123,8 @@ def experiment(name: str, arguments: argparse.Namespace, out: Path) -> Done:
         return Done(name, failure=result.reason)
     from profiling.results.folder import RunFolder
 
-    record = RunFolder.load(Path(result.found["run"]), Record).record
-    return Done(name, record.claims, record.page, result.found["verdict"])
+    record = RunFolder.load(Path(result.output["run"]), Record).record
+    return Done(name, record.claims, record.page, result.output["verdict"])
 
 
 def merged_claims(done: Iterable[Done]) -> list[Claim]:

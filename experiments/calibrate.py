@@ -84,10 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     run.save()
     run.update(injected=_injected(arguments, narrow, entropy))
     run.save()
-    run.update(made=_made(arguments, run.record), estimators=_estimators(arguments, run.record))
+    run.update(simulated=_simulated(arguments, run.record), estimators=_estimators(arguments, run.record))
     record = run.record
     page = page_of(__doc__ or "", run, _answer(record), _tables(record))
-    return publish(arguments, run, page, injected=record.injected, made=record.made)
+    return publish(arguments, run, page, injected=record.injected, made=record.simulated)
 
 
 def _answered(path: Path) -> RunAnswer:
@@ -138,7 +138,7 @@ def _injected(arguments: argparse.Namespace, bench: Bench, entropy: int) -> list
         return [bench.injected(kind, ms, seconds, entropy, path) for kind in WAITS for ms in sizes]
 
 
-def _made(arguments: argparse.Namespace, record: CalibrateRecord) -> list[WordsGiven]:
+def _simulated(arguments: argparse.Namespace, record: CalibrateRecord) -> list[WordsGiven]:
     """Words on made truths: a machine whose step and noise are the measured ones."""
     from profiling.results.calibration import Noise, words
 
@@ -185,30 +185,30 @@ def _answer(record: CalibrateRecord) -> str:
     )
 
     duels, waits = record.beside_itself, record.injected
-    alarms, found = sum(map(false_alarm, duels)), sum(map(recovered, waits))
+    alarms, recoveries = sum(map(false_alarm, duels)), sum(map(recovered, waits))
     sides = [placed(wait) for wait in waits]
-    runs, wrong = sum(made.runs for made in record.made), sum(map(wrong_words, record.made))
+    runs, wrong = sum(given.runs for given in record.simulated), sum(map(wrong_words, record.simulated))
     holds = (
         share_interval(alarms, len(duels)).low <= MAX_FALSE
-        and found == len(waits)
+        and recoveries == len(waits)
         and False not in sides
         and wrong <= MAX_FALSE * runs
     )
     return (
         f"Claim {'holds' if holds else 'does not hold'} here: {alarms} of {len(duels)} duels of a step with "
-        f"itself alarm, {found} of {len(waits)} waits are recovered, {sides.count(True)} put on the right "
+        f"itself alarm, {recoveries} of {len(waits)} waits are recovered, {sides.count(True)} put on the right "
         f"side of the gap and {sides.count(False)} on the wrong one, {wrong} of {runs} made runs get a wrong "
         "word."
     )
 
 
 def _tables(record: CalibrateRecord) -> list[Block]:
-    step = median(wait.found.step_ms - wait.ms for wait in record.injected)
+    step = median(wait.difference.step_ms - wait.ms for wait in record.injected)
     return [
         *([_runs_table(record.runs)] if record.runs else []),
         _alarms_table(record),
         _waits_table(record.injected),
-        _made_table(record.made),
+        _simulated_table(record.simulated),
         _estimators_table(record.estimators),
         Bullets(
             [
@@ -243,41 +243,41 @@ def _alarms_table(record: CalibrateRecord) -> Table:
 
 
 def _waits_table(waits: Sequence[InjectedWait]) -> Table:
-    from profiling.results.calibration import found_ms, recovered, share_in_gap
+    from profiling.results.calibration import removed_ms, recovered, share_in_gap
 
     rows = []
     for wait in waits:
-        ms = found_ms(wait.found)
-        found = "unknown" if ms is None else f"{ms.mid:.3f} [{ms.low:.3f}, {ms.high:.3f}]"
+        ms = removed_ms(wait.difference)
+        removed = "unknown" if ms is None else f"{ms.mid:.3f} [{ms.low:.3f}, {ms.high:.3f}]"
         said = "yes" if recovered(wait) else "no"
         share = share_in_gap(wait)
         gap = "unknown" if share is None else f"{share.mid:.0%} [{share.low:.0%}, {share.high:.0%}]"
-        rows.append([wait.kind, f"{wait.ms:.1f}", found, said, gap])
+        rows.append([wait.kind, f"{wait.ms:.1f}", removed, said, gap])
     heads = ["wait", "injected, ms", "found, ms", "recovered", "put into the gap"]
     return Table(heads, rows, title="Injected waits")
 
 
-def _made_table(given: Sequence[WordsGiven]) -> Table:
+def _simulated_table(given: Sequence[WordsGiven]) -> Table:
     from profiling.results.calibration import wrong_words
     from profiling.results.rules import UNDECIDED
 
     rows = []
-    for made in given:
-        load = ", under a load that comes and goes" if made.loaded else ""
-        shares = [made.words.get(word, 0) / made.runs for word in (made.truth.word, UNDECIDED)]
-        shares.append(wrong_words(made) / made.runs)
-        rows.append([made.truth.name + load, made.truth.word, *(f"{share:.1%}" for share in shares)])
+    for one in given:
+        load = ", under a load that comes and goes" if one.loaded else ""
+        shares = [one.words.get(word, 0) / one.runs for word in (one.truth.word, UNDECIDED)]
+        shares.append(wrong_words(one) / one.runs)
+        rows.append([one.truth.name + load, one.truth.word, *(f"{share:.1%}" for share in shares)])
     heads = ["truth", "right word", "right", "undecided", "wrong"]
     return Table(heads, rows, text_columns=2, title="The verdict on made truths")
 
 
-def _estimators_table(found: Sequence[FalseAlarms]) -> Table:
+def _estimators_table(rates: Sequence[FalseAlarms]) -> Table:
     """A row per estimator and number of values, a column per noise: false alarms, and the width."""
     cells: dict[tuple[str, int], dict[str, str]] = {}
-    for one in found:
+    for one in rates:
         text = f"{one.alarms / one.of:.1%} ({one.width:.2g})"
         cells.setdefault((one.estimator, one.values), {})[one.noise] = text
-    columns = list(dict.fromkeys(one.noise for one in found))
+    columns = list(dict.fromkeys(one.noise for one in rates))
     rows = [[name, str(n), *(of[noise] for noise in columns)] for (name, n), of in cells.items()]
     title = "Estimators: false alarms of a 95 % interval (and its width over the noise's median deviation)"
     return Table(["estimator", "values", *columns], sorted(rows, key=lambda row: int(row[1])), title=title)

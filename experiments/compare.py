@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     named = dict(zip(after, pairs, strict=True))
     if (limit := arguments.fail_if_slower) is not None:
         _check_guarded(before, named)
-    made = page(before, named, limit)
+    comparison = page(before, named, limit)
     from reports.printers.console import show
     from reports.write import write
 
@@ -78,9 +78,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         write_csv(arguments.csv, table(before, named))
         files.append(f"Table: {arguments.csv}")
     if arguments.out:
-        write(arguments.out, made)
+        write(arguments.out, comparison)
         files.append(f"Report: {arguments.out / 'report.md'}, report.html")
-    show(console(arguments), made, *files)
+    show(console(arguments), comparison, *files)
     if arguments.json:
         print_json({"before": before, "after": {name: as_json(pair) for name, pair in named.items()}})
     return SLOWER if limit is not None and any(beyond(pair, limit) for pair in pairs) else 0
@@ -147,10 +147,10 @@ def said(pair: RunPair, limit: float | None) -> str:
             lines.append(f"Of the {matter} differs {names}: {MEANS[matter]}")
     known = [(shift.slower_by.high, shift.cell) for shift in pair.shifts if shift.slower_by]
     if limit is not None:
-        found = [f"{code(s.cell.variant)} at context {s.cell.context}" for s in beyond(pair, limit)]
+        slower = [f"{code(s.cell.variant)} at context {s.cell.context}" for s in beyond(pair, limit)]
         most, cell = max(known)
         open_ = f"none; at most {100 * max(most, 0.0):.1f} % is left open, by {code(cell.variant)}"
-        lines.append(f"**Slower by more than {100 * limit:g} %: {', '.join(found) or open_}**")
+        lines.append(f"**Slower by more than {100 * limit:g} %: {', '.join(slower) or open_}**")
     return ". ".join(lines) + "."
 
 

@@ -75,10 +75,10 @@ class Contestant:
     def tokens(self) -> list[int]:
         """The first tokens that it wrote, once it is proven."""
         try:
-            found: list[int] = self._answer()["tokens"]
+            tokens: list[int] = self._answer()["tokens"]
         except RuntimeError as error:
             raise UserError(f"{self.name}: {error}") from None
-        return found
+        return tokens
 
     def step_ms(self) -> float:
         assert self.process.stdin
@@ -176,12 +176,12 @@ def ratio(record: DuelRecord, name: str) -> Interval | None:
 
 def word(record: DuelRecord) -> str:
     """Slower or faster where the whole interval lies beyond 1 and what two equal processes differ by."""
-    found, noise = ratio(record, AFTER), ratio(record, AGAIN)
-    if found is None or noise is None:
+    change, noise = ratio(record, AFTER), ratio(record, AGAIN)
+    if change is None or noise is None:
         return "unknown"
-    if found.low > max(1.0, noise.mid):
+    if change.low > max(1.0, noise.mid):
         return "slower"
-    return "faster" if found.high < min(1.0, noise.mid) else "not seen to differ"
+    return "faster" if change.high < min(1.0, noise.mid) else "not seen to differ"
 
 
 def answer(record: DuelRecord) -> str:

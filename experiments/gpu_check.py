@@ -76,10 +76,10 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
 
 def verdict(results: Sequence[Result], rehearse: bool) -> str:
     """One line on the 5 ms floor, from the float32 study; and nothing without one."""
-    floor = next((r for r in results if r.name == "floor float32" and r.found), None)
+    floor = next((r for r in results if r.name == "floor float32" and r.output), None)
     answer = "INCONCLUSIVE: the float32 floor study left nothing"
     if floor is not None:
-        answer = f"{floor.found['verdict']}: {floor.found['verdict_rule']} ({floor.found['device']})"
+        answer = f"{floor.output['verdict']}: {floor.output['verdict_rule']} ({floor.output['device']})"
     return f"REHEARSAL, which says nothing about a GPU: {answer}" if rehearse else answer
 
 
@@ -117,15 +117,15 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
     rows = []
     for result in results:
         detail = result.reason
-        if "verdict" in result.found:
-            known = [f"{name} {number:.2f}" for name, number in goals(result.found).items() if number]
-            detail = "; ".join(filter(None, (detail, ", ".join(known) or result.found["verdict"])))
-        if "kernels" in result.found:
-            rates = [(row["kernel"], row["gb_per_s"]) for row in result.found["kernels"]]
+        if "verdict" in result.output:
+            known = [f"{name} {number:.2f}" for name, number in goals(result.output).items() if number]
+            detail = "; ".join(filter(None, (detail, ", ".join(known) or result.output["verdict"])))
+        if "kernels" in result.output:
+            rates = [(row["kernel"], row["gb_per_s"]) for row in result.output["kernels"]]
             detail = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in rates if rate is not None)
         rows.append((result.name, result.status, f"{result.seconds:.0f}", detail))
-        if result.found.get("replay_outcome"):
-            rows.append(replay_line(result.name, result.found["replay_outcome"]))
+        if result.output.get("replay_outcome"):
+            rows.append(replay_line(result.name, result.output["replay_outcome"]))
     return rows
 
 

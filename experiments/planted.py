@@ -185,13 +185,13 @@ def answer(record: PlantedRecord) -> str:
 
 def tables(record: PlantedRecord) -> list[Table]:
     """Caught by kind and rung; then every fault, with the checks that catch it."""
-    found = record.planted
-    rungs = list(dict.fromkeys(one.rung for one in found))
-    kinds = list(dict.fromkeys(one.kind for one in found))
-    counts = [[kind, *(_count(found, kind, rung) for rung in rungs)] for kind in kinds]
+    faults = record.planted
+    rungs = list(dict.fromkeys(one.rung for one in faults))
+    kinds = list(dict.fromkeys(one.kind for one in faults))
+    counts = [[kind, *(_count(faults, kind, rung) for rung in rungs)] for kind in kinds]
     each = []
-    for kind, fault in dict.fromkeys((one.kind, one.fault) for one in found):
-        same = [one for one in found if (one.kind, one.fault) == (kind, fault)]
+    for kind, fault in dict.fromkeys((one.kind, one.fault) for one in faults):
+        same = [one for one in faults if (one.kind, one.fault) == (kind, fault)]
         checks = sorted({one.caught_by or "NONE" for one in same})
         each.append([kind, fault, str(len(same)), ", ".join(checks)])
     return [
@@ -200,8 +200,8 @@ def tables(record: PlantedRecord) -> list[Table]:
     ]
 
 
-def _count(found: Sequence[PlantedFault], kind: str, rung: str) -> str:
-    here = [one for one in found if (one.kind, one.rung) == (kind, rung)]
+def _count(faults: Sequence[PlantedFault], kind: str, rung: str) -> str:
+    here = [one for one in faults if (one.kind, one.rung) == (kind, rung)]
     return f"{sum(bool(one.caught_by) for one in here)} of {len(here)}" if here else ""
 
 

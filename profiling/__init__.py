@@ -115,8 +115,8 @@ def _rungs(wanted: Sequence[str | Callable[..., object]], precision: str) -> lis
     known, called = with_plugins(names, ladder(precision))
     for plugin in wanted:
         if not isinstance(plugin, str):
-            own: Any = plugin
-            source = Source(own.__name__, f"{own.__module__}:{own.__qualname__}", partial(_itself, own))
+            code: Any = plugin
+            source = Source(code.__name__, f"{code.__module__}:{code.__qualname__}", partial(_itself, code))
             known[source.name] = plugin_rung(source, known)
             called.append(source.name)
     return select(called, known)[0]

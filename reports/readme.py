@@ -33,10 +33,10 @@ BLOCK = re.compile(r"(<!-- measured: (\w+) -->\n).*?(<!-- end -->)", flags=re.DO
 
 def picture(run: RunFolder[FloorRecord]) -> str:
     """The ladder figure with the report's own alt text."""
-    shown = re.search(r"!\[[^\]]*\]\(figures/ladder\.png\)", (run.path / "report.md").read_text("utf-8"))
-    if shown is None:
+    image = re.search(r"!\[[^\]]*\]\(figures/ladder\.png\)", (run.path / "report.md").read_text("utf-8"))
+    if image is None:
         raise UserError(f"{run.path}/report.md shows no ladder figure; make it with python -m reports.build")
-    return shown.group().replace("(figures/", f"({run.path.as_posix()}/figures/")
+    return image.group().replace("(figures/", f"({run.path.as_posix()}/figures/")
 
 
 def source(run: RunFolder[FloorRecord]) -> str:
@@ -97,19 +97,19 @@ def own_code(run: RunFolder[FloorRecord]) -> str:
 def accuracy(run: RunFolder[CalibrateRecord]) -> str:
     """How often the instrument was wrong where the truth was known, and what whole runs answered."""
     record = run.record
-    duels, waits, made, answers = record.beside_itself, record.injected, record.made, record.runs
+    duels, waits, truths, answers = record.beside_itself, record.injected, record.simulated, record.runs
     alarms = sum(map(false_alarm, duels))
     words = Counter(answer.word for answer in answers).most_common()
     bounded = sum(answer.launching is not None and answer.launching[1] < 1 / 2 for answer in answers)
     sides = [placed(wait) for wait in waits]
     most = share_interval(alarms, len(duels)).high
-    judged = sum(one.runs for one in made)
+    judged = sum(one.runs for one in truths)
     return (
         f"From the committed [calibration]({run.path.as_posix()}/report.md): of {len(duels)} duels of a step "
         f"with itself {alarms} called it different (at most {most:.0%} do); of {len(waits)} waits of a known "
         f"length {sum(map(recovered, waits))} were found within 5 % or 20 us, {sides.count(True)} put into "
         f"the right part of the step and {sides.count(False)} into a wrong one; of {judged} verdicts on made "
-        f"truths {sum(map(wrong_words, made))} were wrong. All {len(answers)} whole runs said "
+        f"truths {sum(map(wrong_words, truths))} were wrong. All {len(answers)} whole runs said "
         f"{' or '.join(f'{word} ({n})' for word, n in words)}; {bounded} of them bound launching below half "
         f"of the excess."
     )
@@ -119,10 +119,10 @@ def articles(run: RunFolder[ArticlesRecord]) -> str:
     """What became of the articles' claims."""
     where = run.record.environment
     machine = f" on {where.cpu} ({where.simd}, {where.cores} cores)" if where else ""
-    made = (
+    source_of = (
         f"From the committed [report]({run.path.as_posix()}/report.md){machine}{at_commit(run.record.commit)}"
     )
-    return f"{made}: {claims_sentence(run.record.claims)}"
+    return f"{source_of}: {claims_sentence(run.record.claims)}"
 
 
 Part = Callable[[RunFolder[Any]], str]
@@ -148,10 +148,10 @@ def filled(text: str, run: RunFolder[Record]) -> str:
     """The text with every block that this kind of record makes made anew."""
     parts = parts_of(run.record)
 
-    def made(block: re.Match[str]) -> str:
+    def replaced(block: re.Match[str]) -> str:
         return f"{block[1]}{parts[block[2]](run)}\n{block[3]}" if block[2] in parts else block[0]
 
-    return BLOCK.sub(made, text)
+    return BLOCK.sub(replaced, text)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

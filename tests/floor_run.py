@@ -41,8 +41,8 @@ def section(report: str, title: str) -> str:
 
 def tables(text: str) -> list[list[dict[str, str]]]:
     """Every Markdown table of a text as rows by column."""
-    found = []
+    per_block = []
     for block in re.findall(r"(?:^\|.*\n)+", text, flags=re.M):
         head, _, *rows = ([c.strip() for c in line.strip("|\n").split("|")] for line in block.splitlines())
-        found.append([dict(zip(head, row, strict=True)) for row in rows])
-    return found
+        per_block.append([dict(zip(head, row, strict=True)) for row in rows])
+    return per_block

@@ -25,14 +25,14 @@ def test_annotated_trace_is_the_same_trace_with_more_rows(make, numbers: str, tm
     before, after = load(path), load(more)
     assert not after.warnings and not after.skipped
     added = after.events["cat"] == annotate.CATEGORY
-    kept = after.events[~added]
-    assert before.events["ts_ns"].to_list() == kept["ts_ns"].to_list()
+    unmarked = after.events[~added]
+    assert before.events["ts_ns"].to_list() == unmarked["ts_ns"].to_list()
     first, second = (attribute(trace, steps(trace)) for trace in (before, after))
     assert first.parts.equals(second.parts) and first.counts.equals(second.counts)
-    found = steps(before).table
+    table = steps(before).table
     rows = after.events[added]
     marks = rows[rows["name"].astype(str).str.startswith("step ")]
-    assert (marks["ts_ns"].to_numpy() == found["start_ns"].to_numpy()).all()
+    assert (marks["ts_ns"].to_numpy() == table["start_ns"].to_numpy()).all()
 
 
 @pytest.mark.parametrize("make", [eager, replayed])
@@ -54,19 +54,19 @@ spans = st.tuples(
 @settings(max_examples=60)
 @given(ops=st.lists(spans, max_size=12))
 def test_host_row_is_a_partition_and_sums_to_the_parts(ops, tmp_path_factory) -> None:
-    made = Synthetic()
+    synthetic = Synthetic()
     for start, length, name in ops:
-        made.op(name, 1_000_000 + 1_000 * start, 1_000_000 + 1_000 * (start + length))
-    made.step(1_100_000, 1_300_000, "ProfilerStep#0")
-    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
+        synthetic.op(name, 1_000_000 + 1_000 * start, 1_000_000 + 1_000 * (start + length))
+    synthetic.step(1_100_000, 1_300_000, "ProfilerStep#0")
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json"))
     (window,) = steps(trace).windows()
     row = list(annotate.host_parts(trace, *window))
     assert row[0][0] == window[0] and row[-1][1] == window[1]
     assert all(a[1] == b[0] and a[2] != b[2] and a[0] < a[1] for a, b in pairwise(row))
     parts = attribute(trace, steps(trace)).parts_us(0, "cpu")
     for part in cpu.PARTS:
-        own = sum(end - start for start, end, name, _ in row if name == annotate.HOST_LABELS[part])
-        assert own / 1000 == parts[part], part
+        total = sum(end - start for start, end, name, _ in row if name == annotate.HOST_LABELS[part])
+        assert total / 1000 == parts[part], part
 
 
 @pytest.mark.parametrize(

@@ -218,11 +218,11 @@ def test_what_the_server_answers_decides_how_it_is_asked(
 
 def test_without_usage_tokens_are_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = attached(Script(usage="none"), tmp_path, "--json")
-    found = json.loads(capsys.readouterr().out)
+    printed = json.loads(capsys.readouterr().out)
     assert all(answer.tokens is None and token_ms(answer) is None for answer in record.answers)
-    assert found["contexts"]["20"]["token_ms"] is None and len(found["contexts"]["20"]["first_ms"]) == 3
-    assert found["unknown"][0].startswith("tokens: the server reports no usage")
-    assert "time between tokens is unknown" in found["answer"]
+    assert printed["contexts"]["20"]["token_ms"] is None and len(printed["contexts"]["20"]["first_ms"]) == 3
+    assert printed["unknown"][0].startswith("tokens: the server reports no usage")
+    assert "time between tokens is unknown" in printed["answer"]
 
 
 def test_an_answer_in_one_chunk_has_no_time_between_tokens(tmp_path: Path) -> None:
@@ -300,8 +300,8 @@ def test_the_slope_is_what_a_token_of_context_adds(slope: float) -> None:
             record.answers.append(
                 StreamedAnswer(round=number, context=n, prompt_tokens=n, tokens=4, arrivals_ms=at)
             )
-    found = Streamed(record).slope_ms
-    assert found and found.mid == pytest.approx(slope, abs=1e-9)
+    per_token = Streamed(record).slope_ms
+    assert per_token and per_token.mid == pytest.approx(slope, abs=1e-9)
 
 
 # -- how a server may misbehave -------------------------------------------------------------------
@@ -484,8 +484,8 @@ def test_a_key_goes_where_it_is_meant_and_nowhere_else(
     attached(script, tmp_path / "runs", *flags, "--json")
     sent = {headers.get("Authorization") for _, _, headers in script.asked}
     assert sent == ({f"Bearer {KEY}"} if name else {None})
-    kept = [file.read_bytes() for file in (tmp_path / "runs").rglob("*") if file.is_file()]
-    assert len(kept) > 3 and not any(KEY.encode() in content for content in kept)
+    contents = [file.read_bytes() for file in (tmp_path / "runs").rglob("*") if file.is_file()]
+    assert len(contents) > 3 and not any(KEY.encode() in content for content in contents)
     assert KEY not in "".join(capsys.readouterr())
     for status in (401, 500) if name else ():
         with serving(Script(status=status, said=f"Bearer {KEY} is wrong".encode())) as url:

@@ -63,10 +63,10 @@ def test_the_interval_of_a_share_is_wilsons(hits: int, of: int) -> None:
     assert (low, high) == pytest.approx((theirs.low, theirs.high), abs=1e-9) and mid == hits / of
 
 
-def wait(kind: str, ms: float, found: float, gap: float = 2.0) -> InjectedWait:
+def wait(kind: str, ms: float, removed: float, gap: float = 2.0) -> InjectedWait:
     """Found of a step of 10 ms, whose gap without the wait is 1 ms."""
     gaps = [gap - 0.01, gap + 0.01] * 4
-    return InjectedWait(kind, ms, StepDifference(10.0, [found / 10] * 8), [1.0] * 8, gaps)
+    return InjectedWait(kind, ms, StepDifference(10.0, [removed / 10] * 8), [1.0] * 8, gaps)
 
 
 @pytest.mark.parametrize("found,within", [(1.049, True), (1.051, False), (0.949, False), (0.951, True)])
@@ -125,17 +125,17 @@ def test_with_little_noise_the_word_is_right(truth: Truth, loaded: bool) -> None
 def test_with_much_noise_nothing_is_decided_and_the_same_seed_counts_the_same() -> None:
     much = [0.9 * (n % 7 - 3) for n in range(70)]
     noise = Noise(much, much)
-    found = words(TRUTHS[1], noise, 20, False, seed=2)
-    assert found == words(TRUTHS[1], noise, 20, False, seed=2) and found.get("INCONCLUSIVE", 0) > 10
+    counts = words(TRUTHS[1], noise, 20, False, seed=2)
+    assert counts == words(TRUTHS[1], noise, 20, False, seed=2) and counts.get("INCONCLUSIVE", 0) > 10
 
 
 def test_of_the_estimators_that_were_tried_the_used_one_alone_keeps_its_promise_everywhere() -> None:
     rng = np.random.default_rng(5)
-    found = false_alarms(rng.normal(size=200).tolist(), (8, 40), 300, seed=1)
-    worst = {e: max(a.alarms / a.of for a in found if a.estimator == e) for e in ESTIMATORS}
+    alarms = false_alarms(rng.normal(size=200).tolist(), (8, 40), 300, seed=1)
+    worst = {e: max(a.alarms / a.of for a in alarms if a.estimator == e) for e in ESTIMATORS}
     used = worst.pop(next(name for name in worst if "used" in name))
     assert used < 0.09 and worst["mean, Student's t"] > 0.12 and worst["Hodges-Lehmann, signed ranks"] > 0.12
-    assert len(found) == 2 * 5 * len(ESTIMATORS)
+    assert len(alarms) == 2 * 5 * len(ESTIMATORS)
 
 
 def test_the_signed_rank_interval_is_scipys() -> None:
@@ -155,8 +155,10 @@ def test_a_wait_is_spun_for_its_length_and_leaves_the_numbers_alone(
     spun: list[float] = []
     monkeypatch.setattr(calibration, "spin", spun.append)
     model = random_model(replace(PRESETS["tiny"], n_layer=2))
-    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
-    plain, waiting = (made._case(name, WAITS[kind], ms) for name, ms in (("plain", 0.0), ("waiting", 3.0)))
+    calibrated = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    plain, waiting = (
+        calibrated._case(name, WAITS[kind], ms) for name, ms in (("plain", 0.0), ("waiting", 3.0))
+    )
     logits = []
     for case in (plain, waiting):
         case.load(4)
@@ -200,8 +202,8 @@ def test_the_plain_step_waits_as_long_untimed_where_the_wait_is_followed_by_oper
     monkeypatch.setattr(calibration.Bench, "_stepping", noted)
     monkeypatch.setattr(calibration, "TRACES", 0)
     model = random_model(replace(PRESETS["tiny"], n_layer=2))
-    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
-    made.injected(kind, 0.5, 0.0, 5, tmp_path / "trace.json.gz")
+    calibrated = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    calibrated.injected(kind, 0.5, 0.0, 5, tmp_path / "trace.json.gz")
     assert waited == ([0.0, 0.0] if kind == IN_A_KERNEL else [0.5, 0.0])
 
 
@@ -210,11 +212,11 @@ def test_a_duel_with_itself_and_a_duel_with_a_wait_are_kept_whole(
 ) -> None:
     monkeypatch.setattr(calibration, "TRACES", 3)
     model = random_model(replace(PRESETS["tiny"], n_layer=2))
-    made = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
-    assert len(made.beside_itself(3, entropy=5).shares) == 3
-    found = made.injected(IN_PYTHON, 0.1, 0.0, 5, tmp_path / "trace.json.gz")
-    assert len(found.found.shares) == calibration.LOOK
-    assert len(found.gaps_plain_ms) == len(found.gaps_waiting_ms) == calibration.TRACES
+    calibrated = bench(ladder("float32")["sdpa"], model, Workload(contexts=(4,)), PEAKS)
+    assert len(calibrated.beside_itself(3, entropy=5).shares) == 3
+    waiting = calibrated.injected(IN_PYTHON, 0.1, 0.0, 5, tmp_path / "trace.json.gz")
+    assert len(waiting.difference.shares) == calibration.LOOK
+    assert len(waiting.gaps_plain_ms) == len(waiting.gaps_waiting_ms) == calibration.TRACES
 
 
 def test_the_command_shows_runs_alarms_waits_truths_and_estimators(
@@ -226,7 +228,7 @@ def test_the_command_shows_runs_alarms_waits_truths_and_estimators(
     (path,) = tmp_path.iterdir()
     record = RunFolder.load(path, CalibrateRecord).record
     tables = {b.title: b for b in record.page.sections[1].blocks if isinstance(b, Table)}
-    assert len(record.beside_itself) == 4 and len(record.injected) == 3 and len(record.made) == 8
+    assert len(record.beside_itself) == 4 and len(record.injected) == 3 and len(record.simulated) == 8
     (row,), (answer,) = tables["Runs of the study, side by side"].rows, record.runs
     assert (
         row[0] == answer.headline and answer.aa_ratio is not None and answer.aa_ratio[0] < answer.aa_ratio[2]

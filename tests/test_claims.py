@@ -50,9 +50,9 @@ def test_a_claim_holds_only_if_everything_holds() -> None:
 
 
 def test_every_experiment_is_listed_with_its_question() -> None:
-    found = listing.questions()
-    assert {"floor", "work", "sizing"} <= set(found)
-    assert all("?" in question for question in found.values()), found
+    questions = listing.questions()
+    assert {"floor", "work", "sizing"} <= set(questions)
+    assert all("?" in question for question in questions.values()), questions
 
 
 def test_the_list_needs_no_torch() -> None:

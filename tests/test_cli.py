@@ -203,9 +203,9 @@ def test_every_command_tells_its_version_and_its_defaults(
     for action in parser._actions:
         if action.option_strings and action.nargs != 0 and action.default not in (None, []):
             value = action.default
-            shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+            default_text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
             text = formatter._expand_help(action)
-            assert shown in text or "default" in text, (action.option_strings, text)
+            assert default_text in text or "default" in text, (action.option_strings, text)
             assert text.count("(default") <= 1, text
 
 

@@ -101,9 +101,9 @@ def test_a_guard_lets_equal_runs_pass_also_on_a_slower_day(seed: int, tmp_path: 
 def test_a_guard_sees_a_step_that_takes_a_tenth_longer(seed: int, tmp_path: Path, capsys: Any) -> None:
     paths = kept(made(seed), tmp_path / "before"), kept(made(seed + 50, slower=1.1), tmp_path / "after")
     assert compare.main([*paths, "--fail-if-slower", "5%"]) == 1
-    found = capsys.readouterr().out
-    assert "Slower by more than 5 %: sdpa at context 10, sdpa at context 100" in found
-    assert "2 slower" in found
+    said = capsys.readouterr().out
+    assert "Slower by more than 5 %: sdpa at context 10, sdpa at context 100" in said
+    assert "2 slower" in said
 
 
 def test_a_slower_machine_is_not_a_slower_step() -> None:
@@ -193,9 +193,9 @@ def test_two_published_runs_are_compared(tmp_path: Path, capsys: Any) -> None:
     paths = [str(PUBLISHED / name) for name in (ALL_RUNGS, DEFAULT)]
     flags = ["--json", "--csv", str(tmp_path / "rows.csv"), "--out", str(tmp_path / "report")]
     assert compare.main([*paths, *flags]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert found["before"] == ALL_RUNGS and list(found["after"]) == [DEFAULT]
-    steps = found["after"][DEFAULT]["steps"]
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert printed["before"] == ALL_RUNGS and list(printed["after"]) == [DEFAULT]
+    steps = printed["after"][DEFAULT]["steps"]
     assert {"naive", "cat", "sdpa", "tape", "onelaunch"} <= {step["variant"] for step in steps}
     rows = list(csv.DictReader((tmp_path / "rows.csv").open()))
     assert [row["variant"] for row in rows] == [step["variant"] for step in steps]
@@ -208,8 +208,8 @@ def test_two_published_runs_are_compared(tmp_path: Path, capsys: Any) -> None:
 def test_several_runs_are_held_against_the_first(tmp_path: Path, capsys: Any) -> None:
     paths = [kept(made(seed), tmp_path / f"run{seed}") for seed in range(3)]
     assert compare.main([*paths, "--json"]) == 0
-    found = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert (found["before"], list(found["after"])) == ("run0", ["run1", "run2"])
+    printed = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (printed["before"], list(printed["after"])) == ("run0", ["run1", "run2"])
 
 
 def refusal(flags: list[str], capsys: Any) -> str:

@@ -162,9 +162,9 @@ def test_nothing_is_drawn_between_calls(monkeypatch: pytest.MonkeyPatch, run: Ru
     before = threading.active_count()
     with ProgressLine(quiet=False, table=lambda: live(run)) as progress:
         progress("rounds", 1, 4)
-        shown = sys.stderr.getvalue()  # type: ignore[attr-defined]
+        screen = sys.stderr.getvalue()  # type: ignore[attr-defined]
         assert threading.active_count() == before
-        assert "rounds: 1/4" in shown and "Step, ms" in shown
+        assert "rounds: 1/4" in screen and "Step, ms" in screen
         progress.pause()
         paused = sys.stderr.getvalue()  # type: ignore[attr-defined]
         progress.pause()

@@ -277,9 +277,9 @@ def test_what_step_hands_out_is_not_overwritten(tiny: GPT) -> None:
     tape, _ = decoders(tiny)
     tape.prefill(PROMPT)
     first = tape.step(torch.tensor([[1]]))
-    kept = first.clone()
+    before = first.clone()
     tape.step(torch.tensor([[2]]))
-    assert torch.equal(first, kept)
+    assert torch.equal(first, before)
 
 
 def test_one_compiled_step_per_bucket(tiny: GPT) -> None:

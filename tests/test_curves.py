@@ -32,25 +32,25 @@ def names_from_the_top(figure: Figure) -> list[str]:
 
 @pytest.mark.parametrize("rungs", [1, 5, 9, 21])
 def test_the_steps_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
-    shown = dict(list(CURVES.items())[:rungs])
+    curves = dict(list(CURVES.items())[:rungs])
     floor = {"memory floor": [(10, 16.0), (1000, 20.0)]}
-    cached = {name: [] if name == "naive" else points for name, points in shown.items()}
+    cached = {name: [] if name == "naive" else points for name, points in curves.items()}
     enlarged = Curves("tokens", "ms", cached, floor, log_x=False, log_y=False)
-    found = names_from_the_top(draw([Curves("tokens", "ms", shown, floor), enlarged]))
-    found.remove("naive")  # stands in the picture of all, where it ends
-    del shown["naive"]
-    assert found == [*sorted(shown, key=lambda name: -shown[name][-1][1]), "memory floor"]
+    names = names_from_the_top(draw([Curves("tokens", "ms", curves, floor), enlarged]))
+    names.remove("naive")  # stands in the picture of all, where it ends
+    del curves["naive"]
+    assert names == [*sorted(curves, key=lambda name: -curves[name][-1][1]), "memory floor"]
 
 
 @pytest.mark.parametrize("rungs", [5, 9, 20])
 def test_the_excess_curves_are_named_in_the_order_of_their_ends(rungs: int) -> None:
-    shown = {
+    curves = {
         name: [(width, ms, ms - 3, ms + 3) for width, ms in points]
         for name, points in list(CURVES.items())[1 : rungs + 1]
     }
-    lines = {name: shown.get(name, []) for name in CURVES}
-    found = names_from_the_top(draw([Curves("width", "ms", lines, log_x=False, log_y=False)]))
-    assert found == sorted(shown, key=lambda name: -shown[name][-1][1])
+    lines = {name: curves.get(name, []) for name in CURVES}
+    names = names_from_the_top(draw([Curves("width", "ms", lines, log_x=False, log_y=False)]))
+    assert names == sorted(curves, key=lambda name: -curves[name][-1][1])
 
 
 @settings(max_examples=200)

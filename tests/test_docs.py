@@ -102,9 +102,9 @@ def test_every_function_that_a_page_names_exists() -> None:
     assert len(named) > 15
     for name in named:
         parts = name.split(".")
-        found = next(n for n in range(len(parts), 0, -1) if importable(".".join(parts[:n])))
-        value = importlib.import_module(".".join(parts[:found]))
-        for attribute in parts[found:]:
+        depth = next(n for n in range(len(parts), 0, -1) if importable(".".join(parts[:n])))
+        value = importlib.import_module(".".join(parts[:depth]))
+        for attribute in parts[depth:]:
             value = getattr(value, attribute)
 
 
@@ -188,8 +188,8 @@ def test_without_a_run_the_fullest_published_floor_is_taken(tmp_path: Path, monk
         ("d", "2026-04", "floor", few),
     ):
         (tmp_path / name).mkdir()
-        made = {"started": started, "experiment": experiment, "variants": variants}
-        (tmp_path / name / "run.json").write_text(json.dumps({**record, **made, "samples": [], "ttft": []}))
+        fields = {"started": started, "experiment": experiment, "variants": variants}
+        (tmp_path / name / "run.json").write_text(json.dumps({**record, **fields, "samples": [], "ttft": []}))
     assert numbers.record_folder() == tmp_path / "a"
 
 

@@ -95,28 +95,28 @@ def traced(parts: list[dict[str, float]], profiled_ms: float = 12.0) -> Trace:
 
 def test_it_stops_at_the_look_that_decides_and_traces_are_spread() -> None:
     fighting, _ = ring([])
-    kept, asked = [DuelSteps()], []
+    duels, asked = [DuelSteps()], []
 
     def decided() -> bool:
-        asked.append(kept[-1].turns)
+        asked.append(duels[-1].turns)
         return len(asked) == 2
 
-    fight(fighting, PLAN, kept[0], 1e6, lambda: pytest.fail(), kept.append, decided, lambda done, of: None)
-    assert asked == kept[-1].looks == [40, 80]
-    duel = Duel(kept[-1])
+    fight(fighting, PLAN, duels[0], 1e6, lambda: pytest.fail(), duels.append, decided, lambda done, of: None)
+    assert asked == duels[-1].looks == [40, 80]
+    duel = Duel(duels[-1])
     assert duel.count("A", "B") == duel.count("A", "A") == 80 and duel.count("A", "C") == 20
-    assert kept[-1].traces == [], "nobody is traced without a gap that decides"
+    assert duels[-1].traces == [], "nobody is traced without a gap that decides"
 
 
 def test_the_end_of_the_time_is_a_look_and_more_time_adds_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     times = iter([0.0, *range(1, 1000)])
     monkeypatch.setattr(ring_module.time, "monotonic", lambda: float(next(times)))
     fighting, _ = ring([])
-    kept, trace = [DuelSteps()], DuelTrace(10.0, None, traced([{"compute": 1.0}]))
+    duels, trace = [DuelSteps()], DuelTrace(10.0, None, traced([{"compute": 1.0}]))
     plan = Plan(PLAN.deciding, [], "A")
     for _ in range(2):
-        fight(fighting, plan, kept[-1], 5, lambda: trace, kept.append, lambda: False, lambda *_: None)
-    steps = kept[-1]
+        fight(fighting, plan, duels[-1], 5, lambda: trace, duels.append, lambda: False, lambda *_: None)
+    steps = duels[-1]
     assert steps.turns == steps.looks[-1] > steps.looks[0] > 0
     assert len(steps.blocks) == 2 * steps.turns
     assert len(steps.traces) == MIN_TRACES, "no look is judged on fewer, however little time there was"

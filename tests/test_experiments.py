@@ -178,8 +178,8 @@ def test_the_articles_leave_each_experiment_its_own_model_and_precision(monkeypa
     monkeypatch.setattr(articles, "run_part", fails)
     assert articles.main(["--only", "purity", "--quiet", "--out", str(tmp_path)]) == 1
     assert articles.main(["--only", "purity", "--model", "gpt2", "--quiet", "--out", str(tmp_path)]) == 1
-    own, given = commands
-    assert "--model" not in own and "--precision" not in own
+    first, given = commands
+    assert "--model" not in first and "--precision" not in first
     assert given[given.index("--model") + 1] == "gpt2"
 
 

@@ -36,8 +36,8 @@ def answer(capsys, *arguments: object) -> dict:
 
 
 def test_json_has_the_promised_shape(tmp_path, capsys) -> None:
-    made = eager(steps=3)
-    entry = answer(capsys, made.write(tmp_path / "t.json.gz"))["files"][0]
+    synthetic = eager(steps=3)
+    entry = answer(capsys, synthetic.write(tmp_path / "t.json.gz"))["files"][0]
     assert [key for key in entry if key in FILE_KEYS] == FILE_KEYS
     assert entry["file"] == "t.json.gz"
     assert (entry["gpu_events"], entry["kernels"], entry["launch_calls"]) == (30, 30, 30)
@@ -59,10 +59,10 @@ def test_json_has_the_promised_shape(tmp_path, capsys) -> None:
 
 
 def test_a_cut_file_without_device_events_is_not_taken_for_a_cpu_trace(tmp_path, capsys) -> None:
-    made = eager(steps=3)
+    synthetic = eager(steps=3)
     # as profilers write them: the device last
-    made.events.sort(key=lambda event: event.get("cat") == "kernel")
-    whole = made.text()
+    synthetic.events.sort(key=lambda event: event.get("cat") == "kernel")
+    whole = synthetic.text()
     (tmp_path / "cut.json").write_bytes(whole[: whole.index(b'"kernel"')])
     entry = answer(capsys, tmp_path / "cut.json")["files"][0]
     assert (entry["reading"], entry["gpu_events"], entry["prediction"]) == ("cannot tell", 0, None)
@@ -71,11 +71,11 @@ def test_a_cut_file_without_device_events_is_not_taken_for_a_cpu_trace(tmp_path,
 
 def test_the_console_fits_80_columns(tmp_path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    made = eager()
-    for event in made.events:
+    synthetic = eager()
+    for event in synthetic.events:
         if event["cat"] == "kernel":
             event["name"] = "void at::native::" + "a_long_name_" * 20 + event["name"]
-    a = made.write(tmp_path / "a_long_file_name_of_a_trace_that_somebody_sent.json")
+    a = synthetic.write(tmp_path / "a_long_file_name_of_a_trace_that_somebody_sent.json")
     b = replayed().write(tmp_path / "b.json")
     assert main([str(a), "--against", str(b)]) == 0
     text = capsys.readouterr().out
@@ -115,7 +115,9 @@ def test_the_answer_is_the_first_line_of_everything(tmp_path, capsys, make, begi
 
 
 def test_the_first_line_of_several_files_counts_them_and_of_two_says_what_differs(tmp_path, capsys) -> None:
-    paths = [made.write(tmp_path / f"{n}.json") for n, made in enumerate([eager(), replayed(), eager()])]
+    paths = [
+        synthetic.write(tmp_path / f"{n}.json") for n, synthetic in enumerate([eager(), replayed(), eager()])
+    ]
     assert main([*map(str, paths)]) == 0
     assert capsys.readouterr().out.splitlines()[0] == "2 launch-bound, 1 mixed"
     assert main([str(paths[1]), "--against", str(paths[0])]) == 0
@@ -143,19 +145,22 @@ def test_a_step_has_one_length(tmp_path, capsys, make) -> None:
 @settings(max_examples=15, deadline=None)
 def test_parts_of_the_mean_step_by_hand(tmp_path_factory, lengths) -> None:
     """Steps of one kernel of 5 us each, which starts 1 us after its call: that is in no step's time."""
-    made, at = Synthetic(), 0
+    synthetic, at = Synthetic(), 0
     for number, us in enumerate(lengths):
-        made.launch((at + 1_000, at + 3_000), (at + 4_000, at + 9_000))
-        made.step(at, at + 1_000 * us, f"ProfilerStep#{number}")
+        synthetic.launch((at + 1_000, at + 3_000), (at + 4_000, at + 9_000))
+        synthetic.step(at, at + 1_000 * us, f"ProfilerStep#{number}")
         at += 1_000 * us
-    entry = as_json(explain(made.write(tmp_path_factory.mktemp("t") / "t.json")), "t")
+    entry = as_json(explain(synthetic.write(tmp_path_factory.mktemp("t") / "t.json")), "t")
     assert entry["steps_read"] == list(range(len(lengths)))
     assert (entry["step_parts_us"]["busy"], entry["step_parts_us"]["in_call"]) == pytest.approx((5, 2))
     assert entry["step_us"] == pytest.approx(fmean(lengths) - 1)
 
 
 def test_several_files_give_one_table(tmp_path, capsys) -> None:
-    paths = [made.write(tmp_path / f"{n}.json") for n, made in enumerate([eager(), replayed(), Synthetic()])]
+    paths = [
+        synthetic.write(tmp_path / f"{n}.json")
+        for n, synthetic in enumerate([eager(), replayed(), Synthetic()])
+    ]
     assert main([*map(str, paths)]) == 0
     table = capsys.readouterr().out.split("replay us")[-1]
     assert "launch-bound" in table and "no device events" in table
@@ -170,13 +175,13 @@ def test_files_of_one_name_are_told_apart(tmp_path, capsys) -> None:
 
 
 def with_secrets() -> Synthetic:
-    made = eager()
-    made.event("python_function", "/home/secret/model.py(12): forward", 1_000_000, 1_200_000)
-    made.op("mylib::/home/secret/kernel.py:12", 1_000_100, 1_000_200)
-    made.step(1_000_300, 1_000_400, "customer secret")
-    for event in made.events:
+    synthetic = eager()
+    synthetic.event("python_function", "/home/secret/model.py(12): forward", 1_000_000, 1_200_000)
+    synthetic.op("mylib::/home/secret/kernel.py:12", 1_000_100, 1_000_200)
+    synthetic.step(1_000_300, 1_000_400, "customer secret")
+    for event in synthetic.events:
         event.setdefault("args", {})["Input Dims"] = "secret"
-    return made
+    return synthetic
 
 
 @pytest.mark.parametrize("name", ["out.json", "out.json.gz"])
@@ -197,24 +202,24 @@ def test_a_redacted_trace_reads_the_same_and_tells_nothing(tmp_path, capsys, nam
 
 
 def test_own_step_marks_keep_their_names(tmp_path, capsys) -> None:
-    made = eager()
-    for event in made.events:
+    synthetic = eager()
+    for event in synthetic.events:
         event["name"] = event["name"].replace("ProfilerStep#", "my private loop ")
-    original = made.write(tmp_path / "t.json")
+    original = synthetic.write(tmp_path / "t.json")
     first = answer(capsys, original, "--step", "my private loop", "--redact", tmp_path / "r.json")
     second = answer(capsys, tmp_path / "r.json", "--step", "my private loop")
     assert first["files"][0]["steps"] == second["files"][0]["steps"]
 
 
 def test_exact_times_survive_redaction(tmp_path) -> None:
-    made = Synthetic(numbers="text")
-    made.launch(
+    synthetic = Synthetic(numbers="text")
+    synthetic.launch(
         (1_712_195_495_505_582_988, 1_712_195_495_505_592_988),
         (1_712_195_495_505_600_001, 1_712_195_495_505_600_003),
     )
     from profiling.trace import load
 
-    source = made.write(tmp_path / "t.json")
+    source = synthetic.write(tmp_path / "t.json")
     source.write_text(source.read_text().replace('"ts": "', '"ts": ').replace('", "dur"', ', "dur"'))
     redact(source, tmp_path / "r.json")
     assert load(tmp_path / "r.json").events["ts_ns"].tolist() == load(source).events["ts_ns"].tolist()
@@ -236,47 +241,49 @@ def test_redaction_does_not_replace_the_trace(tmp_path) -> None:
 )
 def test_launches_removed_from_the_same_work_are_seen(tmp_path, capsys, this, against, said) -> None:
     a, b = this().write(tmp_path / "a.json"), against().write(tmp_path / "b.json")
-    found = answer(capsys, a, "--against", b)
-    assert found["comparison"]["finding"].startswith(f"same device work, launches {said}")
-    assert found["comparison"]["kernels"] == []
-    assert len(found["files"]) == 2
+    answered = answer(capsys, a, "--against", b)
+    assert answered["comparison"]["finding"].startswith(f"same device work, launches {said}")
+    assert answered["comparison"]["kernels"] == []
+    assert len(answered["files"]) == 2
 
 
 def test_kernels_that_appeared_vanished_and_changed(tmp_path, capsys) -> None:
-    made = eager()
-    for event in made.events:
+    synthetic = eager()
+    for event in synthetic.events:
         if event["name"] == "kernel_1":
             event["name"] = "fused"
         if event["name"] == "kernel_2":
             event["dur"] *= 2
-    found = answer(capsys, made.write(tmp_path / "a.json"), "--against", eager().write(tmp_path / "b.json"))
-    changes = {row["name"]: row["change"] for row in found["comparison"]["kernels"]}
+    answered = answer(
+        capsys, synthetic.write(tmp_path / "a.json"), "--against", eager().write(tmp_path / "b.json")
+    )
+    changes = {row["name"]: row["change"] for row in answered["comparison"]["kernels"]}
     assert changes == {"fused": "appeared", "kernel_1": "vanished", "kernel_2": "slower"}
-    assert found["comparison"]["finding"].startswith("different device work: 20%")
+    assert answered["comparison"]["finding"].startswith("different device work: 20%")
 
 
 def test_the_report_has_a_picture_per_file(tmp_path, capsys) -> None:
     paths = [eager().write(tmp_path / "a.json"), Synthetic().write(tmp_path / "empty.json")]
     out = tmp_path / "out"
-    found = answer(capsys, *paths, "--out", out)
+    answered = answer(capsys, *paths, "--out", out)
     report = (out / "report.md").read_text()
     assert "launch-bound" in report and "figures/step_1.png" in report and "figures/step_2.png" not in report
     assert (out / "figures" / "step_1.png").stat().st_size > 5_000
-    assert json.loads((out / "explain.json").read_text()) == found
+    assert json.loads((out / "explain.json").read_text()) == answered
     assert (out / "report.html").read_text().count("<canvas") == 1
     assert sorted(p.name for p in out.iterdir()) == ["explain.json", "figures", "report.html", "report.md"]
 
 
 def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:
-    made = Synthetic()
-    made.step(0, 900_000)
+    synthetic = Synthetic()
+    synthetic.step(0, 900_000)
     for at in (0, 400_000):
-        made.launch((at + 10_000, at + 12_000), (at + 13_000, at + 20_000))
-    made.op("aten::outer", 25_000, 390_000)
-    made.op("aten::item", 30_000, 380_000)
-    made.event("python_function", "model.py(1): main", 0, 900_000)
-    made.event("python_function", "model.py(7): sample", 21_000, 395_000)
-    gap = answer(capsys, made.write(tmp_path / "t.json"))["files"][0]["top"]["gaps"][1]
+        synthetic.launch((at + 10_000, at + 12_000), (at + 13_000, at + 20_000))
+    synthetic.op("aten::outer", 25_000, 390_000)
+    synthetic.op("aten::item", 30_000, 380_000)
+    synthetic.event("python_function", "model.py(1): main", 0, 900_000)
+    synthetic.event("python_function", "model.py(7): sample", 21_000, 395_000)
+    gap = answer(capsys, synthetic.write(tmp_path / "t.json"))["files"][0]["top"]["gaps"][1]
     assert (gap["op"], gap["frame"], gap["call"]) == ("aten::item", "model.py(7): sample", None)
     assert gap["waited_for"] == "before_call"
     assert gap["length_us"] == pytest.approx(393)
@@ -285,9 +292,9 @@ def test_longest_gaps_say_what_the_host_did(tmp_path, capsys) -> None:
 def test_another_tools_trace_and_a_large_one_are_said(tmp_path, capsys, monkeypatch) -> None:
     import profiling.analysis.explanation
 
-    made = Synthetic()
-    made.event("tf_op", "MatMul", 0, 1000)
-    path = made.write(tmp_path / "t.json")
+    synthetic = Synthetic()
+    synthetic.event("tf_op", "MatMul", 0, 1000)
+    path = synthetic.write(tmp_path / "t.json")
     assert any("another tool" in w for w in answer(capsys, path)["files"][0]["warnings"])
     monkeypatch.setattr(profiling.analysis.explanation, "VIEWER_BYTES", 10)
     assert any("viewers may show it empty" in w for w in answer(capsys, path)["files"][0]["warnings"])

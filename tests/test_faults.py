@@ -50,12 +50,12 @@ def gates(tiny) -> dict[int, Gate]:
 
 
 def failing(fault: Fault, variant: str, gate: Gate, names: list[str]) -> list[str]:
-    found = []
+    checks = []
     for name in names:
         decoder = Decoder.of(ladder()[variant], gate.model, batch=fault.batch)
         fault.inject(decoder)
-        found += [name] if gate.check_only(decoder, name).status == "fail" else []
-    return found
+        checks += [name] if gate.check_only(decoder, name).status == "fail" else []
+    return checks
 
 
 def test_every_fault_has_its_check() -> None:
@@ -98,9 +98,9 @@ def test_a_finding_names_what_was_seen(tiny, name: str) -> None:
 
 def test_a_hole_makes_the_claim_fail() -> None:
     hole = Finding("some bug", "case 0", "sdpa", "", [1, 2], [1, 3], "", [], "")
-    made = outcome([hole])
-    assert made.verdict.startswith("Claim does not hold here: 0 of 1 silent bugs")
-    assert "faults.caught" in made.verdict and made.measured[1].rows[0][-1] == "HOLE"
+    result = outcome([hole])
+    assert result.verdict.startswith("Claim does not hold here: 0 of 1 silent bugs")
+    assert "faults.caught" in result.verdict and result.measured[1].rows[0][-1] == "HOLE"
 
 
 def test_the_difference_starts_one_token_early() -> None:

@@ -136,9 +136,9 @@ def test_our_launches_are_the_counted_ones(
         decoder = Decoder.of(ladder()[variant], model, capacity=16)
         decoder.prefill(torch.tensor([[5, 3, 9, 2]]))
         decoder.advance()
-        found = counted(decoder.advance)
-        assert found[0] == launches.of(layers)
-        assert views is None or found[1] == views.of(layers)
+        counts = counted(decoder.advance)
+        assert counts[0] == launches.of(layers)
+        assert views is None or counts[1] == views.of(layers)
 
 
 @pytest.mark.parametrize("family", [Family.GPT2, Family.LLAMA, Family.QWEN3])
@@ -221,9 +221,9 @@ def test_more_work_never_takes_less_time(
     assert all(step(other, here, VALUES).total >= base.total for other in more)
     slower = replace(here, device=replace(device, bandwidth_gb_per_s=device.bandwidth_gb_per_s / 2))
     assert step(job, slower, VALUES).total >= base.total > 0
-    found = predict(job, here, VALUES)
-    assert 0 < found.low_ms < found.expected_ms < found.high_ms < math.inf
-    assert found.expected_ms == pytest.approx(max(base.host, base.device) + base.between)
+    predicted = predict(job, here, VALUES)
+    assert 0 < predicted.low_ms < predicted.expected_ms < predicted.high_ms < math.inf
+    assert predicted.expected_ms == pytest.approx(max(base.host, base.device) + base.between)
 
 
 @pytest.mark.parametrize(("engine", "mode"), MODES, ids=MODES_IDS)
@@ -296,8 +296,8 @@ def test_published_steps_are_in_their_intervals(
     device: str, engine: str, mode: Mode, model: str, precision: str, context: int, ms: float
 ) -> None:
     job = job_of(read_shape(model), precision, context)
-    found = predict(job, setup(device, ENGINES[engine], mode), VALUES)
-    assert found.low_ms < ms < found.high_ms and found.expected_ms == pytest.approx(ms, rel=0.15)
+    predicted = predict(job, setup(device, ENGINES[engine], mode), VALUES)
+    assert predicted.low_ms < ms < predicted.high_ms and predicted.expected_ms == pytest.approx(ms, rel=0.15)
 
 
 # -- tables ----------------------------------------------------------------------------------------------
@@ -471,13 +471,13 @@ def synthetic(path: Path) -> Path:
 
 def test_a_fit_finds_the_constants_that_made_the_rows(tmp_path: Path) -> None:
     rows, reasons = rows_in_range(table.read(synthetic(tmp_path / "t.csv")))
-    found = fit(rows)
+    fitted = fit(rows)
     assert len(rows) == 10 and not reasons
-    assert found[Constant.PRODUCT_KERNEL] > priors()[Constant.PRODUCT_KERNEL]
-    assert abs(found[Constant.REACH_HBM3] - 0.8) < 0.75 * abs(priors()[Constant.REACH_HBM3] - 0.8)
-    assert found[Constant.HOST_OLDER] == priors()[Constant.HOST_OLDER], "no row touches it"
+    assert fitted[Constant.PRODUCT_KERNEL] > priors()[Constant.PRODUCT_KERNEL]
+    assert abs(fitted[Constant.REACH_HBM3] - 0.8) < 0.75 * abs(priors()[Constant.REACH_HBM3] - 0.8)
+    assert fitted[Constant.HOST_OLDER] == priors()[Constant.HOST_OLDER], "no row touches it"
     for row in rows:
-        assert step(row.job, row.setup, found).total == pytest.approx(row.step_ms, rel=0.08)
+        assert step(row.job, row.setup, fitted).total == pytest.approx(row.step_ms, rel=0.08)
 
 
 def test_one_row_that_nothing_explains_does_not_bend_the_others(tmp_path: Path) -> None:
@@ -505,8 +505,8 @@ def test_eager_rows_are_predicted_after_one_step_of_their_machine(tmp_path: Path
         {**eager, "id": str(n), "layers": str(n), "step_ms": f"{(49 * n + 57) * 0.03:.4f}"}
         for n in (8, 16, 32)
     ]
-    kept, _ = rows_in_range(table.read(write(tmp_path / "t.csv", *rows)))
-    held = after_an_anchor(kept)
+    in_range, _ = rows_in_range(table.read(write(tmp_path / "t.csv", *rows)))
+    held = after_an_anchor(in_range)
     assert [one.row.id for one in held] == ["16", "32"]
     assert all(one.ratio == pytest.approx(1, rel=1e-3) for one in held), (
         "30 us a launch, however it is fitted"
@@ -529,9 +529,9 @@ def test_the_page_tells_whose_host_was_how_fast(tmp_path: Path, capsys: pytest.C
         for page, us in (("slow", 30), ("fast", 7))
     ]
     validate.main([str(write(tmp_path / "t.csv", *rows))])
-    shown = [line.split() for line in capsys.readouterr().out.splitlines() if " H100 " in line]
-    assert ["fast", "H100", "7.0", "1"] in [one[:4] for one in shown]
-    assert ["slow", "H100", "30.0", "1"] in [one[:4] for one in shown]
+    cells = [line.split() for line in capsys.readouterr().out.splitlines() if " H100 " in line]
+    assert ["fast", "H100", "7.0", "1"] in [one[:4] for one in cells]
+    assert ["slow", "H100", "30.0", "1"] in [one[:4] for one in cells]
 
 
 def test_a_table_without_a_row_in_range_is_refused(tmp_path: Path) -> None:
@@ -542,8 +542,8 @@ def test_a_table_without_a_row_in_range_is_refused(tmp_path: Path) -> None:
 @pytest.mark.skipif(not PUBLISHED.exists(), reason="the table of published steps is not here")
 def test_the_committed_constants_are_the_fitted_ones() -> None:
     rows, _ = rows_in_range(table.read(PUBLISHED))
-    found = fit(rows)
-    assert all(found[c] == pytest.approx(c.value.fitted, rel=0.01) for c in Constant)
+    fitted = fit(rows)
+    assert all(fitted[c] == pytest.approx(c.value.fitted, rel=0.01) for c in Constant)
 
 
 def test_every_precision_has_its_bits() -> None:

@@ -84,15 +84,15 @@ def test_an_input_is_made_anew_from_its_seed(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(hostile, "checkpoint", hostile.checkpoint.__wrapped__)
-    made = []
+    inputs = []
     for place in ("a", "b"):
         here = tmp_path / place
         (here / "out").mkdir(parents=True)
         monkeypatch.chdir(here)
         hostile.KINDS[kind](Random("7"), here, here / "out")
         files = (p for p in here.rglob("*") if p.is_file() and "tiny" not in p.parts)
-        made.append({p.relative_to(here): p.read_bytes() for p in sorted(files)})
-    assert made[0] == made[1] and (made[0] or kind == "command line")
+        inputs.append({p.relative_to(here): p.read_bytes() for p in sorted(files)})
+    assert inputs[0] == inputs[1] and (inputs[0] or kind == "command line")
 
 
 def crash() -> None:
@@ -120,8 +120,8 @@ def refuse(text: str) -> Callable[[], None]:
     ],
 )
 def test_what_counts_as_a_failure(call: Callable[[], object], status: str, said: str) -> None:
-    found = ending(call)
-    assert found[0] == status and said in found[1]
+    outcome = ending(call)
+    assert outcome[0] == status and said in outcome[1]
 
 
 @pytest.mark.parametrize(

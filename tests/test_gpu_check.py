@@ -52,7 +52,7 @@ def test_a_part_that_fails_hangs_or_babbles_does_not_stop_the_others(tmp_path: P
     assert "ValueError: why" in reasons["raises"] and len(reasons["raises"]) < 250
     assert "no JSON" in reasons["babbles"]
     assert "-9" in reasons["dies"] and "/no/such/program" in reasons["is missing"]
-    assert results[5].found == {"a": 1}
+    assert results[5].output == {"a": 1}
     stored = json.loads((tmp_path / "gpu-check.json").read_text())
     assert [part["status"] for part in stored["parts"]] == [r.status for r in results]
     assert "before" in (tmp_path / "hangs.log").read_text()
@@ -89,9 +89,9 @@ def test_a_part_that_dies_leaves_what_it_had_stored_and_the_safe_rungs_their_ver
     results = run_all([safe, risky], tmp_path, tmp_path, 90, dict(os.environ), lambda so_far: None)
     assert [r.status for r in results] == ["passed", status]
     assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
-    assert results[1].found["variants"]["cat"]["floor_ms"] > 0
-    shown = str(page(results, rehearse=False))
-    assert "**CONFIRMED" in shown and "Failed: onelaunch float32" in shown
+    assert results[1].output["variants"]["cat"]["floor_ms"] > 0
+    text = str(page(results, rehearse=False))
+    assert "**CONFIRMED" in text and "Failed: onelaunch float32" in text
 
 
 def test_the_archive_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,8 +155,8 @@ FLOOR = {
 def test_the_table_and_the_verdict() -> None:
     kernels = {"kernels": [{"kernel": "up", "gb_per_s": 512.3}, {"kernel": "head", "gb_per_s": None}]}
     results = [
-        Result("floor float32", "passed", 12.0, found=FLOOR),
-        Result("kernels float32", "passed", 3.0, found=kernels),
+        Result("floor float32", "passed", 12.0, output=FLOOR),
+        Result("kernels float32", "passed", 3.0, output=kernels),
         Result("tests", "failed", 1.0, "exit code 1: boom"),
     ]
     assert goals(FLOOR) == {
@@ -178,8 +178,8 @@ def test_the_table_and_the_verdict() -> None:
 @pytest.mark.parametrize(("ratio", "word"), [(1.14, "near"), (0.86, "near"), (1.2, "far off")])
 def test_the_replay_is_compared_with_what_the_eager_trace_predicted(ratio: float, word: str) -> None:
     outcome = {"variant": "cudagraph", "predicted_ms": (0.9, 1.0, 1.1), "ratio": ratio}
-    found = {**FLOOR, "replay_outcome": {**outcome, "measured_ms": (0.9, ratio, 1.5)}}
-    _, (name, status, _, detail) = lines([Result("floor bfloat16", "passed", 12.0, found=found)])
+    output = {**FLOOR, "replay_outcome": {**outcome, "measured_ms": (0.9, ratio, 1.5)}}
+    _, (name, status, _, detail) = lines([Result("floor bfloat16", "passed", 12.0, output=output)])
     assert (name, status) == ("replay of floor bfloat16", word)
     assert detail.startswith("cudagraph: predicted 1 ms (0.9 to 1.1) from the eager trace, ")
     assert detail.endswith(f"measured {ratio} ms, {ratio:.2f} of it")

@@ -94,15 +94,15 @@ def test_the_report_says_what_the_console_says(ran: RunFolder) -> None:
 
 
 def test_points_differ_from_the_base_in_one_thing() -> None:
-    made = points(["a", "b"], [1, 4], [2, 1], [3])
-    assert made == [
+    measured = points(["a", "b"], [1, 4], [2, 1], [3])
+    assert measured == [
         Point("a", 1, 2),
         Point("a", 4, 2, "batch"),
         Point("a", 1, 1, "threads"),
         Point("a", 1, 2, "kv_heads", 3),
         Point("b", 1, 2, "model"),
     ]
-    assert [point.value for point in made] == ["base", "4", "1", "3", "b"]
+    assert [point.value for point in measured] == ["base", "4", "1", "3", "b"]
 
 
 def by_hand(per_token_ms: float) -> Measured:
@@ -138,8 +138,8 @@ def by_hand(per_token_ms: float) -> Measured:
 
 def test_slope_by_hand() -> None:
     """A token's 10 bytes take 0.01 ms at the floor's rate: a slope of 0.013 ms is 1.3 times that."""
-    found = slope_over_bytes(by_hand(0.013), "x")
-    assert found is not None and found == pytest.approx((1.3, 1.3, 1.3))
+    fitted = slope_over_bytes(by_hand(0.013), "x")
+    assert fitted is not None and fitted == pytest.approx((1.3, 1.3, 1.3))
     assert slope_over_bytes(by_hand(-0.01), "x") == pytest.approx((-1, -1, -1))  # noise may turn a line over
 
 
@@ -152,9 +152,9 @@ def test_slopes_are_those_of_batches_with_more_than_one_context() -> None:
         Point("a", 2, 1, "batch"): one_context,
         Point("b", 1, 1, "model"): by_hand(0.03),
     }
-    found = slopes("x", measured)
-    assert [(row.batch, row.bytes_per_token) for row in found] == [(1, 10), (16, 10)]
-    assert [row.over_bytes for row in found] == [pytest.approx((n, n, n)) for n in (1.3, 2.0)]
+    by_parent = slopes("x", measured)
+    assert [(row.batch, row.bytes_per_token) for row in by_parent] == [(1, 10), (16, 10)]
+    assert [row.over_bytes for row in by_parent] == [pytest.approx((n, n, n)) for n in (1.3, 2.0)]
 
 
 def test_steps_by_hand() -> None:

@@ -79,12 +79,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         lambda: SimpleNamespace(user=machine.user, system=0.0, idle=machine.idle, steal=machine.steal),
     )
     monkeypatch.setattr(psutil, "swap_memory", lambda: SimpleNamespace(sin=machine.swapped, sout=0))
-    own = SimpleNamespace(
+    process = SimpleNamespace(
         cpu_times=lambda: SimpleNamespace(
             user=machine.ours, system=0.0, children_user=0.0, children_system=0.0
         )
     )
-    monkeypatch.setattr(psutil, "Process", lambda: own)
+    monkeypatch.setattr(psutil, "Process", lambda: process)
     yield machine
 
 
@@ -95,9 +95,9 @@ def test_a_look_covers_what_happened_since_the_last(clock: SimpleNamespace, tmp_
     watched = guard.Guard(tmp_path)
     clock.seconds, clock.user, clock.ours, clock.idle, clock.steal, clock.swapped = 10, 15, 10, 4, 1, 4096
     file.write_text("9\n")
-    found = watched.look(3)
-    assert (found.round, found.busy_elsewhere, found.swapped_bytes, found.throttled) == (3, 0.5, 4096, 2)
-    assert found.stolen == pytest.approx(1 / 20)
+    look = watched.look(3)
+    assert (look.round, look.busy_elsewhere, look.swapped_bytes, look.throttled) == (3, 0.5, 4096, 2)
+    assert look.stolen == pytest.approx(1 / 20)
     again = watched.look(4)
     assert (again.busy_elsewhere, again.stolen, again.swapped_bytes, again.throttled) == (0, None, 0, 0)
 
@@ -118,8 +118,8 @@ def test_what_makes_a_process_slow_is_said_beforehand(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("load,said", [(2.0, False), (2.1, True)])
 def test_a_load_before_the_run_is_said(load: float, said: bool) -> None:
     loaded = replace(ENVIRONMENT, cores=2, load_at_start=load)
-    found = disturbances(replace(record(), environment=loaded))
-    assert bool(found) is said and all("the load was 2.1 before anything ran" in text for text in found)
+    lines_ = disturbances(replace(record(), environment=loaded))
+    assert bool(lines_) is said and all("the load was 2.1 before anything ran" in text for text in lines_)
 
 
 # -- energy ---------------------------------------------------------------------------------------

@@ -156,9 +156,9 @@ def test_what_is_watched_is_what_our_config_says(name: str, tmp_path: Path) -> N
     turned = sum(tensor.nbytes for tensor in model.module.buffers() if tensor.dim() == 1)
     frequencies = min(turned, 4 * model.config.head_dim // 2)
     row = 4 * model.config.head_dim if model.config.rope else 0
-    own = weights_read_bytes(model.config, 4) - row + (frequencies if row else 0)
-    assert sum(tensor.nbytes for tensor in reads.whole) + reads.rows == own
-    assert floor_bytes(decoder_of("hf", model), 20) == own + 20 * 2 * 2 * model.config.kv_dim * 4
+    weights = weights_read_bytes(model.config, 4) - row + (frequencies if row else 0)
+    assert sum(tensor.nbytes for tensor in reads.whole) + reads.rows == weights
+    assert floor_bytes(decoder_of("hf", model), 20) == weights + 20 * 2 * 2 * model.config.kv_dim * 4
 
 
 @pytest.mark.parametrize("name", ["mixtral", "qwen3_moe", "gpt_oss"])

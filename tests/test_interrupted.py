@@ -62,21 +62,21 @@ def phase(record: dict[str, Any]) -> str:
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """By phase, the folder as `kill -9` would have left it while the first record after it was written."""
-    out, found = tmp_path_factory.mktemp("run"), dict[str, Path]()
+    out, folders = tmp_path_factory.mktemp("run"), dict[str, Path]()
     replace = Path.replace
 
     def copied_before(part: Path, target: Path) -> Path:
         if target.name == "run.json" and target.exists():
             name = phase(json.loads(target.read_bytes()))
-            if name not in found:
-                found[name] = tmp_path_factory.mktemp("killed") / "run"
-                shutil.copytree(target.parent, found[name])
+            if name not in folders:
+                folders[name] = tmp_path_factory.mktemp("killed") / "run"
+                shutil.copytree(target.parent, folders[name])
         return replace(part, target)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(Path, "replace", copied_before)
         floor.main([*FAST, "--out", str(out)])
-    return found
+    return folders
 
 
 PHASES = ("begun", "described", "peaks known", "proven", "timed", "in the duel", "traced")

@@ -31,10 +31,10 @@ def test_a_kept_step_is_given_again_and_a_worn_out_decoder_is_found(tiny) -> Non
     def load(n: int) -> None:
         decoder.prefill(torch.arange(n)[None])
 
-    kept = KeptSteps(decoder, (6, 40), load)
-    assert kept.why_not_again() is None
+    steps = KeptSteps(decoder, (6, 40), load)
+    assert steps.why_not_again() is None
     loses_a_slot(decoder)
-    reason = kept.why_not_again()
+    reason = steps.why_not_again()
     assert reason is not None and "context 40" in reason
 
 

@@ -27,16 +27,16 @@ NOT_THERE = {"jinja2", "markupsafe", "pygments"}  # torch and pytest ask for the
 
 def needed(names: tuple[str, ...]) -> dict[str, metadata.Distribution]:
     """These distributions and all that they ask for on this machine."""
-    found: dict[str, metadata.Distribution] = {}
+    distributions: dict[str, metadata.Distribution] = {}
     waiting = list(names)
     while waiting:
         name = waiting.pop().lower()
-        if name in found or name in NOT_THERE:
+        if name in distributions or name in NOT_THERE:
             continue
-        found[name] = metadata.distribution(name)
-        wanted = map(Requirement, found[name].requires or [])
+        distributions[name] = metadata.distribution(name)
+        wanted = map(Requirement, distributions[name].requires or [])
         waiting += [need.name for need in wanted if not need.marker or need.marker.evaluate({"extra": ""})]
-    return found
+    return distributions
 
 
 def machine(folder: Path) -> Path:

@@ -144,10 +144,10 @@ def rung(request: pytest.FixtureRequest) -> Variant:
 
 def sharing(rung: Variant, model, decoders: int, batch: int = 1) -> list[Decoder]:
     """Paged decoders over the first one's pool."""
-    made = [Decoder.of(rung, model, batch=batch) for _ in range(decoders)]
-    for decoder in made[1:]:
-        decoder.cache.share(made[0].cache.pool)
-    return made
+    paged = [Decoder.of(rung, model, batch=batch) for _ in range(decoders)]
+    for decoder in paged[1:]:
+        decoder.cache.share(paged[0].cache.pool)
+    return paged
 
 
 def text_for(model, batch: int, n: int, seed: int = 0) -> torch.Tensor:

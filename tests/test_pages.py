@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(why_no_huge_pages("cpu") is not None, reason=str
 
 def huge_bytes() -> int:
     """Of this process, as the kernel counts them."""
-    found = re.search(r"AnonHugePages:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
-    assert found is not None
-    return int(found[1]) << 10
+    match = re.search(r"AnonHugePages:\s+(\d+) kB", Path("/proc/self/smaps_rollup").read_text())
+    assert match is not None
+    return int(match[1]) << 10
 
 
 def test_copies_are_equal_and_lie_on_huge_pages() -> None:

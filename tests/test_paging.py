@@ -66,13 +66,13 @@ def test_the_mix_is_the_same_for_a_seed_and_fits_the_model() -> None:
 
 
 def test_a_timestamp_at_the_front_shares_nothing(tiny) -> None:
-    found = prefixes(tiny, "float32", paging.LAYOUTS, prompts=4, seed=0)
-    plain, end, front = (paging.hit_rate(found[layout]) for layout in paging.LAYOUTS)
+    layouts = prefixes(tiny, "float32", paging.LAYOUTS, prompts=4, seed=0)
+    plain, end, front = (paging.hit_rate(layouts[layout]) for layout in paging.LAYOUTS)
     shared = 32  # tokens of the system prompt, from the second prompt on; 8 are the question
     assert plain == 3 * shared / (4 * 40)
     assert 0.5 < end <= plain and front == 0
-    assert all(layout.bit_equal for layout in found.values())
-    assert found[paging.LAYOUTS[2]].blocks > 2 * found[paging.LAYOUTS[0]].blocks
+    assert all(layout.bit_equal for layout in layouts.values())
+    assert layouts[paging.LAYOUTS[2]].blocks > 2 * layouts[paging.LAYOUTS[0]].blocks
 
 
 def test_the_experiment_holds_on_the_toy(tmp_path, capsys) -> None:

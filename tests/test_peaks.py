@@ -106,13 +106,13 @@ def test_a_gpu_s_settings_are_recorded_and_reported(monkeypatch: pytest.MonkeyPa
     )
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
     monkeypatch.setattr("profiling.measure.environment.smi", lambda uuid: answers(SMI, uuid))
-    found = gpu(torch.device("cuda"))
-    assert found is not None and (found.capability, found.power_limit_w, found.mig) == (
+    seen = gpu(torch.device("cuda"))
+    assert seen is not None and (seen.capability, seen.power_limit_w, seen.mig) == (
         "9.0",
         700,
         "Disabled",
     )
-    assert "driver 580.65.06" in _gpu(found) and "power up to 700 W" in _gpu(found)
+    assert "driver 580.65.06" in _gpu(seen) and "power up to 700 W" in _gpu(seen)
     assert gpu(torch.device("cpu")) is None
 
 
@@ -139,10 +139,10 @@ def test_rates_are_those_of_the_median_step_and_energy_that_of_a_token() -> None
         )
         for n, joules in enumerate((0.6, 0.6, 1.2))
     ]
-    made = {**setting(contexts=(10,), batch=2), "variants": {"cat": proven}}
-    found = rates(Measured(FloorRecord(**made, samples=samples)), "cat", 10)
-    assert found.tokens_per_s == pytest.approx(500) and found.gb_per_s == pytest.approx(1.0)
-    assert found.joules_per_token and found.joules_per_token.contains(0.1)
+    fields = {**setting(contexts=(10,), batch=2), "variants": {"cat": proven}}
+    at_context = rates(Measured(FloorRecord(**fields, samples=samples)), "cat", 10)
+    assert at_context.tokens_per_s == pytest.approx(500) and at_context.gb_per_s == pytest.approx(1.0)
+    assert at_context.joules_per_token and at_context.joules_per_token.contains(0.1)
     silent = [replaced(sample, energy_j=None) for sample in samples]
-    assert rates(Measured(FloorRecord(**made, samples=silent)), "cat", 10).joules_per_token is None
-    assert rates(Measured(FloorRecord(**made)), "cat", 10).tokens_per_s is None
+    assert rates(Measured(FloorRecord(**fields, samples=silent)), "cat", 10).joules_per_token is None
+    assert rates(Measured(FloorRecord(**fields)), "cat", 10).tokens_per_s is None

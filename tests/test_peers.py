@@ -133,10 +133,10 @@ def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
 
 
 def test_conversions_happen_once_and_are_never_half_done(tmp_path: Path) -> None:
-    made: list[Path] = []
+    folders: list[Path] = []
 
     def make(part: Path) -> None:
-        made.append(part)
+        folders.append(part)
         part.write_text("whole")
 
     def break_down(part: Path) -> None:
@@ -148,7 +148,7 @@ def test_conversions_happen_once_and_are_never_half_done(tmp_path: Path) -> None
     assert not (tmp_path / "x").exists()
     for _ in range(2):
         assert checkpoint.once(tmp_path / "x", make).read_text() == "whole"
-    assert len(made) == 1
+    assert len(folders) == 1
 
 
 class Counting(Peer):
@@ -206,16 +206,16 @@ BY_HAND = {
 
 def test_rows_by_hand() -> None:
     """Ratios are taken within rounds, to our one launch at the same precision."""
-    made = compare.rows(record(BY_HAND), 16)
-    rows = {row.name: row for row in made}
+    compared = compare.rows(record(BY_HAND), 16)
+    rows = {row.name: row for row in compared}
     assert rows["llama.cpp"].ratio.mid == pytest.approx(1.5)
     assert rows["llama.cpp"].ratio.low == pytest.approx(1.5)
     assert rows["sdpa"].ratio.mid == pytest.approx(2)
     assert rows["llama.cpp"].right_tokens == 0.75
     assert rows["llama.cpp Q8_0"].ratio is None  # no one launch at 8 bits was run: unknown
-    assert [row.precision for row in made] == ["float32"] * 4 + ["8 bit"]
-    assert compare.wrong(made) == ["llama.cpp"]
-    ((precision, (mine, other)),) = compare.fastest_others(made).items()
+    assert [row.precision for row in compared] == ["float32"] * 4 + ["8 bit"]
+    assert compare.wrong(compared) == ["llama.cpp"]
+    ((precision, (mine, other)),) = compare.fastest_others(compared).items()
     assert (precision, mine.name, other.name) == ("float32", "onelaunch", "OpenVINO")
     assert compare.rows(record(BY_HAND), 17) == []
 
@@ -256,10 +256,10 @@ def test_an_engine_that_failed_midway_has_no_row() -> None:
 def test_absent_engines_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     gone = engines.Engine(engines.LlamaCpp, "F32", "float32", "no-such-package-anywhere")
     monkeypatch.setitem(engines.ALL, "llama.cpp", gone)
-    found = peers._engines(["llama.cpp"], SMALL, [4])
-    assert set(found) == {*engines.OURS, "llama.cpp"}
-    assert found["llama.cpp"].status == "left out"
-    assert found["llama.cpp"].reason == "no-such-package-anywhere is not installed (docs/peers.md)"
+    known = peers._engines(["llama.cpp"], SMALL, [4])
+    assert set(known) == {*engines.OURS, "llama.cpp"}
+    assert known["llama.cpp"].status == "left out"
+    assert known["llama.cpp"].reason == "no-such-package-anywhere is not installed (docs/peers.md)"
     with pytest.raises(UserError, match=r"unknown peer vllm; known: transformers"):
         peers._engines(["vllm"], SMALL, [4])
 
@@ -277,14 +277,14 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> tuple[RunFolder, str]:
     """The command on a small model with two of ours and one peer; the folder and what it printed."""
     pytest.importorskip("transformers")
     ours = {name: engines.OURS[name] for name in ("sdpa", "onelaunch")}
-    out, shown = tmp_path_factory.mktemp("peers"), io.StringIO()
+    out, screen = tmp_path_factory.mktemp("peers"), io.StringIO()
     flags = ["--peer", "transformers", "--rounds", "2", "--steps", "2", "--context", "9,4", "--threads", "1"]
-    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(shown):
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(screen):
         patch.setattr(engines, "OURS", ours)
         patch.setitem(PRESETS, "gpt2", SMALL)
         assert peers.main([*flags, "--folder", str(out / "kept"), "--out", str(out / "runs"), "--json"]) == 0
     (path,) = (out / "runs").iterdir()
-    return RunFolder.load(path, PeersRecord), shown.getvalue()
+    return RunFolder.load(path, PeersRecord), screen.getvalue()
 
 
 def test_the_command(ran: tuple[RunFolder, str]) -> None:

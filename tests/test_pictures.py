@@ -48,10 +48,10 @@ def test_every_axis_has_numbers(high: float, log_y: bool) -> None:
     figure = draw([Curves("tokens", "ms", {"a": [[10, 16.0], [1000, high]]}, log_y=log_y)])
     (axes,) = figure.axes
     for axis, limits in ((axes.xaxis, axes.get_xlim()), (axes.yaxis, axes.get_ylim())):
-        shown = [
+        texts = [
             t for t in axis.get_major_ticks() if limits[0] <= t.get_loc() <= limits[1] and t.label1.get_text()
         ]
-        assert len(shown) >= 2
+        assert len(texts) >= 2
 
 
 def test_one_slow_engine_does_not_hide_what_the_others_take() -> None:

@@ -156,12 +156,12 @@ def test_bad_input_is_refused(flags: list[str], tmp_path: Path) -> None:
 
 
 def test_a_run_that_is_stopped_reports_what_it_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = iter([("numerics", "")])
+    catches = iter([("numerics", "")])
     monkeypatch.setattr("profiling.gate.planted.kernels.build_with_faults", nullcontext)
     monkeypatch.setattr("profiling.gate.planted.kernels.planted_kernels", list)
 
     def first_to_catch(*_: object) -> tuple[str, str]:
-        for one in found:
+        for one in catches:
             return one
         raise KeyboardInterrupt
 

@@ -59,8 +59,8 @@ def whole() -> Any:
 
     class Whole(base):  # type: ignore[misc, valid-type]
         def extend(self, tokens: Tensor) -> Tensor:
-            found: Tensor = run(self.model, tokens, self.past)
-            return found
+            logits: Tensor = run(self.model, tokens, self.past)
+            return logits
 
         def rewind(self, n: int) -> None:
             held = [tuple(torch.cat(parts, dim=2) for parts in zip(*kv, strict=True)) for kv in self.past]
@@ -186,8 +186,8 @@ def test_a_plugin_is_measured_beside_ours(run: Path) -> None:
     entry, measured = record.variants["Lists"], Measured(record)
     assert (entry.status, entry.parent) == ("proven", "cat"), entry.reason
     assert entry.difference == ("backend", "modules", "lists.py:Lists")
-    found = measured.rung("Lists")
-    assert found.measured and found.ratio_to_memory_floor and found.ratio_to_parent
+    lists_rung = measured.rung("Lists")
+    assert lists_rung.measured and rung_of.ratio_to_memory_floor and rung_of.ratio_to_parent
     assert entry.narrow_bytes.keys() == {64}
     assert measured.duel is not None and ("cat", "Lists") in measured.duel.pairs()
     assert entry.trace is not None and (run / "traces" / "Lists.pt.trace.json.gz").exists()

@@ -121,18 +121,18 @@ HARMLESS = set(Tags(html(everywhere("text\nmore `code` **bold**"), {})).tags)
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_others_wrote_means_nothing_in_html(text: str) -> None:
-    made = Tags(html(everywhere(text), {}))
-    assert set(made.tags) <= HARMLESS
-    assert not any(name.startswith("on") for name in made.attributes)
+    tags = Tags(html(everywhere(text), {}))
+    assert set(tags.tags) <= HARMLESS
+    assert not any(name.startswith("on") for name in tags.attributes)
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_what_others_wrote_means_nothing_in_markdown(text: str) -> None:
-    made = re.sub(r"^(`{3,})sh\n.*?^\1$", "", markdown(everywhere(text)), flags=re.S | re.M)
-    outside = re.sub(r"`[^`]*`", "", made)
-    assert not re.search(r"<[A-Za-z/!]", outside) and "](" not in outside and "\x1b" not in made
-    assert len([line for line in made.splitlines() if line.startswith("#")]) == 2
-    rows = [line for line in made.splitlines() if line.startswith("|")]
+    printed = re.sub(r"^(`{3,})sh\n.*?^\1$", "", markdown(everywhere(text)), flags=re.S | re.M)
+    outside = re.sub(r"`[^`]*`", "", printed)
+    assert not re.search(r"<[A-Za-z/!]", outside) and "](" not in outside and "\x1b" not in printed
+    assert len([line for line in printed.splitlines() if line.startswith("#")]) == 2
+    rows = [line for line in printed.splitlines() if line.startswith("|")]
     assert {len(re.findall(r"(?<!\\)\|", row)) for row in rows} == {3}
 
 

@@ -23,17 +23,17 @@ def toy(request: pytest.FixtureRequest):
 
 @pytest.mark.parametrize("context", [2, 4, 9, 31])
 def test_with_the_mask_no_earlier_state_changes(toy, context: int) -> None:
-    found = measure(toy, "causal", context, seed=0)
-    assert found.replaced == 0.0  # the article's exact zero
-    assert found.appended < 1e-14 and found.drift < 1e-13 and found.flips == 0
+    purity = measure(toy, "causal", context, seed=0)
+    assert purity.replaced == 0.0  # the article's exact zero
+    assert purity.appended < 1e-14 and purity.drift < 1e-13 and purity.flips == 0
 
 
 @pytest.mark.parametrize("kind", ["unmasked", "norm"])
 def test_without_the_licence_earlier_states_change(toy, kind: str) -> None:
-    found = measure(toy, kind, 4, seed=0)
-    assert found.appended > 1e-4 and found.replaced > 1e-4
+    purity = measure(toy, kind, 4, seed=0)
+    assert purity.appended > 1e-4 and purity.replaced > 1e-4
     if kind == "norm" or toy.config.n_layer > 1:
-        assert found.drift > 1e-4
+        assert purity.drift > 1e-4
 
 
 def test_one_layer_without_a_mask_still_has_pure_keys_and_values() -> None:

@@ -253,11 +253,11 @@ def test_a_record_with_one_thing_wrong_is_read_or_refused(
         assert len(str(error).splitlines()) == 1
         return
     assert decoded(encoded(record), Path("run.json")) == record
-    shown = record.page
+    record_page = record.page
     if isinstance(record, FloorRecord):
-        shown = page(study(RunFolder(Path("run"), record)))
-    if shown is not None:
-        assert markdown(shown) and html(shown, defaultdict(Markup))
+        record_page = page(study(RunFolder(Path("run"), record)))
+    if record_page is not None:
+        assert markdown(record_page) and html(kept_page, defaultdict(Markup))
 
 
 @pytest.mark.parametrize("old", OLD, ids=[1, 2])

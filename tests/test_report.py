@@ -52,8 +52,10 @@ def test_a_step_below_its_floor_is_a_fault_of_the_instrument(
         for read in record["floors"]:
             read["ms"] = [times * ms for ms in read["ms"]]
 
-    found = impossible(Measured(RunFolder.load(copied(tmp_path / "run", slower_reads), FloorRecord).record))
-    assert bool(found) is said and all("times its memory floor, which cannot be" in text for text in found)
+    reasons = impossible(Measured(RunFolder.load(copied(tmp_path / "run", slower_reads), FloorRecord).record))
+    assert bool(reasons) is said and all(
+        "times its memory floor, which cannot be" in text for text in reasons
+    )
     assert ("which cannot be" in text_of(tmp_path / "run")) is said
 
 
@@ -170,8 +172,8 @@ def test_ratios_equal_the_raw_samples(report: str, record: Record) -> None:
         assert float(row["memory floor, ms"]) == pytest.approx(floor, rel=0.006)
         first = np.median([t["ms"] for t in record["ttft"] if t["variant"] == name])
         assert float(row["TTFT, ms"]) == pytest.approx(first, rel=0.006)
-        own, parents = by_round(name), by_round(entry["parent"] or "")
-        logs = [np.log(own[n] / parents[n]) for n in sorted(own.keys() & parents.keys())]
+        steps, parents = by_round(name), by_round(entry["parent"] or "")
+        logs = [np.log(steps[n] / parents[n]) for n in sorted(steps.keys() & parents.keys())]
         if len(logs) > 1:
             printed = float(row["step / parent"].split(" [")[0])
             assert printed == pytest.approx(np.exp(np.mean(logs)), rel=0.06)

@@ -66,8 +66,8 @@ def test_parts_are_those_of_a_device(run: Path) -> None:
 
 def test_pipelined_time_is_named_beside_latency(run: Path) -> None:
     rows = tables(section(text_of(run), "The ladder"))[1]
-    found = {row["variant"]: float(row["pipelined, ms"]) for row in rows}
-    assert found["`sdpa`"] == pytest.approx(0.9 * 0.25, rel=0.01)
+    pipelined = {row["variant"]: float(row["pipelined, ms"]) for row in rows}
+    assert pipelined["`sdpa`"] == pytest.approx(0.9 * 0.25, rel=0.01)
 
 
 def test_timeline_shows_launches_work_and_waits(run: Path) -> None:

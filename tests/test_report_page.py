@@ -114,9 +114,9 @@ def test_page_fetches_nothing(run: Path) -> None:
 
 
 def test_every_picture_says_what_it_shows(run: Path, report: str) -> None:
-    shown = re.findall(r"!\[(.*?)\]\((.*?)\)", report)
-    assert {Path(name).stem for _, name in shown} >= {"ladder", "parts", "context", "price", "timeline"}
-    for alt, name in shown:
+    images = re.findall(r"!\[(.*?)\]\((.*?)\)", report)
+    assert {Path(name).stem for _, name in images} >= {"ladder", "parts", "context", "price", "timeline"}
+    for alt, name in images:
         assert len(alt) > 40 and re.search(r"\d", alt)
         assert (run / name).stat().st_size > 5000 and (run / name).with_suffix(".svg").exists()
     assert all(Page((run / "report.html").read_text()).pictures)

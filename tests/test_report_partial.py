@@ -29,8 +29,8 @@ BUILT = (
 
 
 def only_begun(record: Record) -> None:
-    kept = ("schema", "experiment", "command", "started", "warnings")
-    for key in [key for key in record if key not in kept]:
+    keys = ("schema", "experiment", "command", "started", "warnings")
+    for key in [key for key in record if key not in keys]:
         del record[key]
     record["status"] = "incomplete"
 

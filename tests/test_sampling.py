@@ -33,10 +33,10 @@ SETTINGS = [
 def expected(logits: list[float], temperature: float, top_k: int = 0, top_p: float = 1.0) -> np.ndarray:
     """The distribution by its definition: sorted in Python, float64."""
     ranked = sorted(range(len(logits)), key=lambda token: (-logits[token], token))
-    kept = ranked[: top_k or None]
-    weight = {token: math.exp((logits[token] - logits[ranked[0]]) / temperature) for token in kept}
+    candidates = ranked[: top_k or None]
+    weight = {token: math.exp((logits[token] - logits[ranked[0]]) / temperature) for token in candidates}
     mass, chosen = 0.0, []
-    for token in kept:
+    for token in candidates:
         if mass >= top_p and chosen:
             break
         chosen.append(token)
@@ -55,9 +55,11 @@ def draws(sampler: Sampler, logits: torch.Tensor, n: int, seed: int = 1) -> np.n
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
 def test_probabilities_are_the_definition(setting: dict[str, float], dtype: torch.dtype) -> None:
-    found = Sampler(**setting).probabilities(torch.tensor([LOGITS], dtype=dtype))[0]
+    probabilities = Sampler(**setting).probabilities(torch.tensor([LOGITS], dtype=dtype))[0]
     tolerance = 1e-14 if dtype == torch.float64 else 1e-6  # LOGITS are exact in bfloat16
-    np.testing.assert_allclose(found.double().numpy(), expected(LOGITS, **setting), atol=tolerance, rtol=0)
+    np.testing.assert_allclose(
+        probabilities.double().numpy(), expected(LOGITS, **setting), atol=tolerance, rtol=0
+    )
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -90,16 +92,16 @@ def test_greedy_takes_the_first_of_equal_maxima_and_draws_nothing() -> None:
 
 
 def test_top_k_keeps_exactly_k_of_equal_tokens() -> None:
-    kept = Sampler(temperature=1.0, top_k=3).probabilities(torch.zeros(1, 8))[0]
-    assert kept.nonzero()[:, 0].tolist() == [0, 1, 2]
+    probabilities = Sampler(temperature=1.0, top_k=3).probabilities(torch.zeros(1, 8))[0]
+    assert probabilities.nonzero()[:, 0].tolist() == [0, 1, 2]
 
 
 def test_top_p_over_what_top_k_left_is_renormalised() -> None:
     # 0.5 0.3 0.2 after top-k 3 of (5, 3, 2, 90 tokens of 0.1): p = 0.75 keeps two there, everything without
     weights = torch.tensor([[5.0, 3.0, 2.0] + [0.1] * 90]).log()
-    kept = Sampler(temperature=1.0, top_k=3, top_p=0.75).probabilities(weights)[0]
-    torch.testing.assert_close(kept[:3], torch.tensor([5 / 8, 3 / 8, 0.0]))
-    assert kept[3:].sum() == 0
+    probabilities = Sampler(temperature=1.0, top_k=3, top_p=0.75).probabilities(weights)[0]
+    torch.testing.assert_close(probabilities[:3], torch.tensor([5 / 8, 3 / 8, 0.0]))
+    assert probabilities[3:].sum() == 0
 
 
 @pytest.mark.parametrize("setting", SETTINGS, ids=str)
@@ -150,12 +152,12 @@ def test_what_every_filter_keeps(logits: list[float], temperature: float, top_k:
     if max(logits) == -math.inf:
         return
     sampler = Sampler(temperature, top_k, top_p)
-    kept = sampler.probabilities(torch.tensor([logits], dtype=torch.float64))[0]
-    assert kept.sum().item() == pytest.approx(1, abs=1e-12)
+    probabilities = sampler.probabilities(torch.tensor([logits], dtype=torch.float64))[0]
+    assert probabilities.sum().item() == pytest.approx(1, abs=1e-12)
     # below the maximum, as softmax sees them: two that differ by less than its rounding are equal there
     below = [max(logits) - logit for logit in logits]
     ranked = sorted(range(len(logits)), key=lambda token: (below[token], token))
-    support = [token for token in ranked if kept[token] > 0]
+    support = [token for token in ranked if probabilities[token] > 0]
     assert support == ranked[: len(support)], "the kept tokens are the most likely ones"
     assert 1 <= len(support) <= (top_k or len(logits))
     before = Sampler(temperature, top_k).probabilities(torch.tensor([logits], dtype=torch.float64))[0]

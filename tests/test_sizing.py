@@ -171,8 +171,8 @@ def test_every_family_is_what_transformers_builds(model_type: str) -> None:
         model(torch.arange(11)[None], past_key_values=cache)
     for layer, window in zip(cache.layers, shape.windows, strict=True):
         # transformers drops the row that the next token will push out; with it a window is full
-        kept = 11 if window is None else window - 1
-        assert layer.keys.shape == (1, shape.n_kv_head, kept, shape.head_dim)
+        tokens = 11 if window is None else window - 1
+        assert layer.keys.shape == (1, shape.n_kv_head, tokens, shape.head_dim)
     assert any(shape.windows) == (FAMILIES[model_type].windows != "none")
 
 
@@ -484,8 +484,8 @@ def test_a_bad_line_of_lengths_is_named(text: str, reason: str, tmp_path: Path) 
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
-    return found
+    printed: dict[str, Any] = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return printed
 
 
 def test_the_command_prints_writes_and_ends_with_the_verdict(
@@ -513,22 +513,22 @@ def test_the_command_on_a_config_with_windows(tmp_path: Path, capsys: pytest.Cap
         "2048,8192",
     ]
     sizing.main([*arguments, "--batch", "1,4", "--json", "--out", str(tmp_path / "runs")])
-    found = last_json(capsys)
+    printed = last_json(capsys)
     half = 2 * 8 * 256 * 21  # bytes of one token in the full (or the windowed) layers, fp8
-    assert found["cache_bytes"]["8192"] == {"1": half * (8192 + 4096), "4": 4 * half * (8192 + 4096)}
-    assert found["plan"]["8192"]["tokens"] is None
-    assert found["vllm"].startswith(f"vllm serve {tmp_path} --max-model-len 8192 --max-num-seqs ")
-    assert "--kv-cache-dtype fp8" in found["vllm"]
-    assert all(row["holds"] for row in found["claims"])
+    assert printed["cache_bytes"]["8192"] == {"1": half * (8192 + 4096), "4": 4 * half * (8192 + 4096)}
+    assert printed["plan"]["8192"]["tokens"] is None
+    assert printed["vllm"].startswith(f"vllm serve {tmp_path} --max-model-len 8192 --max-num-seqs ")
+    assert "--kv-cache-dtype fp8" in printed["vllm"]
+    assert all(row["holds"] for row in printed["claims"])
 
 
 def test_the_command_on_a_shape_in_flags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--layers", "32", "--heads", "32", "--kv-heads", "8", "--head-dim", "128", "--kv-dtype", "int8"]
     sizing.main([*flags, "--weights-gib", "15", "--device-gib", "24", "--json", "--out", str(tmp_path)])
-    found = last_json(capsys)
-    assert found["kv_bytes_per_token"] == 2 * 32 * 8 * (128 + 4)
-    assert "int8_per_token_head" in found["vllm"]
-    assert found["overtakes_weights_at_tokens"]["1"] == 15 * GIB // found["kv_bytes_per_token"] + 1
+    printed = last_json(capsys)
+    assert printed["kv_bytes_per_token"] == 2 * 32 * 8 * (128 + 4)
+    assert "int8_per_token_head" in printed["vllm"]
+    assert printed["overtakes_weights_at_tokens"]["1"] == 15 * GIB // printed["kv_bytes_per_token"] + 1
 
 
 @pytest.mark.parametrize(

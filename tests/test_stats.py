@@ -50,12 +50,12 @@ def test_the_estimate_is_yuens(n: int) -> None:
     from scipy.stats import trim_mean, ttest_ind
 
     values = np.random.default_rng(n).standard_t(2, size=n)
-    found, cut = estimate(values), int(0.2 * n)
+    estimated, cut = estimate(values), int(0.2 * n)
     winsorised = np.clip(values, *np.sort(values)[[cut, n - 1 - cut]])
     right = ttest_ind(values, np.zeros(n), equal_var=False, trim=0.2)
-    assert found.mid == pytest.approx(trim_mean(values, 0.2))
-    assert found.error == pytest.approx(found.mid / right.statistic * widening(winsorised))
-    assert found.freedom == pytest.approx(right.df) and widening(winsorised) >= 1
+    assert estimated.mid == pytest.approx(trim_mean(values, 0.2))
+    assert estimated.error == pytest.approx(estimated.mid / right.statistic * widening(winsorised))
+    assert estimated.freedom == pytest.approx(right.df) and widening(winsorised) >= 1
 
 
 @pytest.mark.parametrize("draw", [alike, lambda rng, n: rng.standard_t(2, n)], ids=["alike", "heavy tails"])
@@ -85,10 +85,10 @@ def test_alike_neighbours_widen_the_interval() -> None:
 def test_errors_of_a_sum_are_those_of_a_simulation() -> None:
     rng = np.random.default_rng(2)
     first, second = Estimate(3.0, 0.2, 9), Estimate(1.0, 0.5, 4)
-    found = combined((1.0, first), (-0.5, second))
+    total = combined((1.0, first), (-0.5, second))
     drawn = 3.0 + 0.2 * rng.normal(size=20000) - 0.5 * (1.0 + 0.5 * rng.normal(size=20000))
-    assert (found.mid, found.error) == pytest.approx((drawn.mean(), drawn.std()), rel=0.02)
-    assert 4 < found.freedom < 13 and combined((2.0, first)) == Estimate(6.0, 0.4, pytest.approx(9))
+    assert (total.mid, total.error) == pytest.approx((drawn.mean(), drawn.std()), rel=0.02)
+    assert 4 < total.freedom < 13 and combined((2.0, first)) == Estimate(6.0, 0.4, pytest.approx(9))
 
 
 @given(st.lists(st.floats(0.1, 10), min_size=3, max_size=30), st.floats(0.2, 5))

@@ -41,8 +41,8 @@ def label(trace: Trace) -> str:
 def test_a_shift_never_makes_another_verdict(
     tmp_path_factory, kernels, kernel_ns, host_ns, replay, shift
 ) -> None:
-    made = replayed(5, kernels, kernel_ns) if replay else eager(5, kernels, kernel_ns, host_ns)
-    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
+    synthetic = replayed(5, kernels, kernel_ns) if replay else eager(5, kernels, kernel_ns, host_ns)
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json"))
     truth = label(trace)
     moved = with_device_clock(trace, shift)
     assert label(moved) in {truth, *NO_VERDICT} or truth in NO_VERDICT
@@ -53,13 +53,13 @@ def test_a_shift_never_makes_another_verdict(
 @pytest.mark.parametrize("path", REFERENCES, ids=lambda p: p.name.split(".")[0])
 def test_a_shift_of_a_reference_never_makes_another_verdict(path: Path) -> None:
     trace = load(path)
-    found = steps(trace)
-    truth = explained(trace, found)[1].label
+    marks = steps(trace)
+    truth = explained(trace, marks)[1].label
 
     @given(st.one_of(st.sampled_from(SHIFTS), st.integers(-300_000, 300_000), st.integers(-(10**12), 10**12)))
     @settings(max_examples=10, deadline=None)
     def check(shift: int) -> None:
-        moved = explained(with_device_clock(trace, shift), found)[1].label
+        moved = explained(with_device_clock(trace, shift), marks)[1].label
         assert moved in {truth, *NO_VERDICT} or truth in NO_VERDICT
 
     check()
@@ -73,43 +73,43 @@ def test_a_public_trace_raises_no_false_alarm(path: Path) -> None:
 
 @pytest.mark.parametrize(("drift_us", "told"), [(0, True), (5, True), (30, False), (400, False)])
 def test_a_clock_that_drifts(tmp_path, drift_us, told) -> None:
-    made = eager(steps=10)
-    times = [e["ts"] for e in made.events]
+    synthetic = eager(steps=10)
+    times = [e["ts"] for e in synthetic.events]
     first, span = min(times), max(times) - min(times)
-    for event in made.events:
+    for event in synthetic.events:
         if event["cat"] == "kernel":
             event["ts"] += drift_us * (event["ts"] - first) / span
-    found = explain(made.write(tmp_path / "t.json"))
-    assert (found.reading.label == "launch-bound") == told, found.reading.rule
-    assert any("run apart" in note for note in found.warnings) == (not told)
+    explanation = explain(synthetic.write(tmp_path / "t.json"))
+    assert (explanation.reading.label == "launch-bound") == told, explanation.reading.rule
+    assert any("run apart" in note for note in explanation.warnings) == (not told)
 
 
 def test_a_sync_of_another_stream_proves_nothing(tmp_path) -> None:
     """Two streams: the sync may be of the one that had nothing to do."""
-    made = eager()
-    made.launch((900_000, 901_000), (902_000, 903_000), stream=9)
-    long = made.call("cudaLaunchKernel", 990_000, 991_000)
-    made.work(long, 992_000, 1_900_000, stream=9)
-    assert load(made.write(tmp_path / "t.json")).clocks.high_ns is None
+    synthetic = eager()
+    synthetic.launch((900_000, 901_000), (902_000, 903_000), stream=9)
+    long = synthetic.call("cudaLaunchKernel", 990_000, 991_000)
+    synthetic.work(long, 992_000, 1_900_000, stream=9)
+    assert load(synthetic.write(tmp_path / "t.json")).clocks.high_ns is None
 
 
 def late(start_late_ns: int, per_step: int = 20) -> Synthetic:
     """One launch at a time with a sync behind each, on a device that starts everything late."""
-    made = Synthetic()
+    synthetic = Synthetic()
     at = 0
     for step in range(4):
         begin = at
         for _ in range(per_step):
             call = (at + 3_000, at + 6_000)
             kernel = (call[1] + start_late_ns, call[1] + start_late_ns + 4_000)
-            made.launch(call, kernel)
-            made.call("cudaStreamSynchronize", call[1] + 500, kernel[1] + 2_000)
+            synthetic.launch(call, kernel)
+            synthetic.call("cudaStreamSynchronize", call[1] + 500, kernel[1] + 2_000)
             at = kernel[1] + 3_000
-        made.step(begin, at - 1, f"ProfilerStep#{step}")
-    return made
+        synthetic.step(begin, at - 1, f"ProfilerStep#{step}")
+    return synthetic
 
 
 @pytest.mark.parametrize("start_late_us", [3, 15, 30, 90, 500])
 def test_a_device_that_starts_late_is_not_busy(tmp_path, start_late_us) -> None:
-    found = explain(late(start_late_us * 1_000).write(tmp_path / "t.json"))
-    assert found.reading.label in ("launch-bound", "sync-bound", "mixed", "cannot tell")
+    explanation = explain(late(start_late_us * 1_000).write(tmp_path / "t.json"))
+    assert explanation.reading.label in ("launch-bound", "sync-bound", "mixed", "cannot tell")

@@ -92,8 +92,8 @@ def test_own_times_are_those_of_key_averages(tmp_path) -> None:
     net = torch.nn.Sequential(*[torch.nn.Linear(32, 32), torch.nn.GELU(), torch.nn.LayerNorm(32)] * 3).eval()
     x = torch.randn(2, 32)
     profiler = traced(lambda: net(x), tmp_path / "t.json.gz", record_shapes=True, with_stack=True)
-    found = load(tmp_path / "t.json.gz").host_ops
-    sums = found.groupby(found["name"].astype(str))["self_ns"].agg(["size", "sum"])
+    trace = load(tmp_path / "t.json.gz").host_ops
+    sums = trace.groupby(trace["name"].astype(str))["self_ns"].agg(["size", "sum"])
     theirs = {row.key: row for row in profiler.key_averages() if row.key.startswith("aten::")}
     assert set(theirs) == set(sums.index)
     for name, row in theirs.items():
@@ -106,72 +106,72 @@ def test_own_times_are_those_of_key_averages(tmp_path) -> None:
 def test_steps_and_counts_of_our_own_traces(tmp_path) -> None:
     traced(lambda: torch.ones(4) + 1, tmp_path / "t.json")
     trace = load(tmp_path / "t.json")
-    found = steps(trace)
-    assert found.source == "ProfilerStep marks"
-    assert len(found) == STEPS
-    attribution = attribute(trace, found)
+    marks = steps(trace)
+    assert marks.source == "ProfilerStep marks"
+    assert len(marks) == STEPS
+    attribution = attribute(trace, marks)
     assert attribution.counts["host_ops"].nunique() == 1
     assert attribution.counts[["kernels", "launches", "graph_launches", "syncs"]].to_numpy().sum() == 0
     assert set(attribution.parts["device"]) == {"cpu"}
-    walls = (found.table["end_ns"] - found.table["start_ns"]).tolist()
+    walls = (marks.table["end_ns"] - marks.table["start_ns"]).tolist()
     assert attribution.parts.groupby("step")["ns"].sum().tolist() == walls
 
 
 def test_compiled_code_without_events_is_unknown(tmp_path) -> None:
-    made = Synthetic()
-    made.step(0, 100_000)
-    made.op("TorchDynamo Cache Lookup", 5_000, 10_000)
-    made.op("Torch-Compiled Region: 0/0", 10_000, 90_000)
-    made.op("## Call CompiledFxGraph abc ##", 20_000, 80_000)
-    made.op("aten::addmm", 30_000, 50_000)
-    made.op("graph_0_cpp_fused_gelu_0", 50_000, 60_000)
-    trace = load(made.write(tmp_path / "t.json"))
+    synthetic = Synthetic()
+    synthetic.step(0, 100_000)
+    synthetic.op("TorchDynamo Cache Lookup", 5_000, 10_000)
+    synthetic.op("Torch-Compiled Region: 0/0", 10_000, 90_000)
+    synthetic.op("## Call CompiledFxGraph abc ##", 20_000, 80_000)
+    synthetic.op("aten::addmm", 30_000, 50_000)
+    synthetic.op("graph_0_cpp_fused_gelu_0", 50_000, 60_000)
+    trace = load(synthetic.write(tmp_path / "t.json"))
     parts = attribute(trace, steps(trace)).parts_us(0, "cpu")
     assert parts == {"compute": 30, "overhead": 25, "python": 15, "unknown": 30}
 
 
 def test_a_region_stands_for_compiled_code_that_has_no_events(tmp_path) -> None:
-    made = Synthetic()
-    made.step(0, 100_000)
-    made.op("Torch-Compiled Region: 0/0", 10_000, 90_000)
-    trace = load(made.write(tmp_path / "t.json"))
+    synthetic = Synthetic()
+    synthetic.step(0, 100_000)
+    synthetic.op("Torch-Compiled Region: 0/0", 10_000, 90_000)
+    trace = load(synthetic.write(tmp_path / "t.json"))
     assert attribute(trace, steps(trace)).parts_us(0, "cpu")["unknown"] == 80
 
 
 @st.composite
 def nested_ops(draw: st.DrawFn) -> Synthetic:
-    made = Synthetic(numbers="text")
-    made.step(1_000, 1_000 + draw(st.integers(0, 10_000)))
+    synthetic = Synthetic(numbers="text")
+    synthetic.step(1_000, 1_000 + draw(st.integers(0, 10_000)))
     names = st.sampled_from(["aten::mm", "aten::view", "Torch-Compiled Region: 0/0", "mine::op"])
     for _ in range(draw(st.integers(0, 15))):
         start = draw(st.integers(0, 12_000))
-        made.op(draw(names), start, start + draw(st.integers(0, 6_000)))
-    return made
+        synthetic.op(draw(names), start, start + draw(st.integers(0, 6_000)))
+    return synthetic
 
 
-@given(made=nested_ops())
+@given(synthetic=nested_ops())
 @settings(max_examples=30)
-def test_host_parts_sum_to_the_window(tmp_path_factory, made: Synthetic) -> None:
+def test_host_parts_sum_to_the_window(tmp_path_factory, synthetic: Synthetic) -> None:
     """Even where ops overlap in ways that nesting forbids."""
-    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
-    found = steps(trace)
-    parts = attribute(trace, found).parts
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json"))
+    marks = steps(trace)
+    parts = attribute(trace, marks).parts
     assert (parts["ns"] >= 0).all()
-    assert parts["ns"].sum() == found.table["end_ns"].iat[0] - found.table["start_ns"].iat[0]
+    assert parts["ns"].sum() == marks.table["end_ns"].iat[0] - marks.table["start_ns"].iat[0]
 
 
-@given(made=nested_ops())
+@given(synthetic=nested_ops())
 @settings(max_examples=25)
-def test_own_times_by_brute_force(tmp_path_factory, made: Synthetic) -> None:
+def test_own_times_by_brute_force(tmp_path_factory, synthetic: Synthetic) -> None:
     """Each nanosecond belongs to the op that started last among those that cover it (the shortest of
     equals).
     """
-    found = load(made.write(tmp_path_factory.mktemp("t") / "t.json")).host_ops
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json")).host_ops
     owner = np.full(20_000, -1)
-    for row, (start, end) in enumerate(zip(found["start_ns"], found["end_ns"], strict=True)):
+    for row, (start, end) in enumerate(zip(trace["start_ns"], trace["end_ns"], strict=True)):
         owner[start:end] = row
-    counted = np.bincount(owner[owner >= 0], minlength=len(found))
-    assert counted.tolist() == found["self_ns"].tolist()
+    counted = np.bincount(owner[owner >= 0], minlength=len(trace))
+    assert counted.tolist() == trace["self_ns"].tolist()
 
 
 def kernels(name: str) -> set[str]:
@@ -226,17 +226,17 @@ def test_class_of_an_op(name, kind) -> None:
 
 def test_tape_prediction_counts_what_a_tape_would_hold(tmp_path) -> None:
     """`linear` holds one `addmm`; what `addmm` calls inside is not on the tape."""
-    made = Synthetic()
-    made.step(0, 100_000)
-    made.op("aten::linear", 10_000, 50_000)
-    made.op("aten::t", 11_000, 12_000)
-    made.op("aten::addmm", 20_000, 45_000)
-    made.op("aten::expand", 21_000, 22_000)
-    made.op("aten::copy_", 22_000, 24_000)
-    made.op("aten::gelu", 60_000, 70_000)
-    trace = load(made.write(tmp_path / "t.json"))
-    found = steps(trace)
-    predicted = replay(trace, found, attribute(trace, found), Costs(tape_op_us=(1, 2, 3)))
+    synthetic = Synthetic()
+    synthetic.step(0, 100_000)
+    synthetic.op("aten::linear", 10_000, 50_000)
+    synthetic.op("aten::t", 11_000, 12_000)
+    synthetic.op("aten::addmm", 20_000, 45_000)
+    synthetic.op("aten::expand", 21_000, 22_000)
+    synthetic.op("aten::copy_", 22_000, 24_000)
+    synthetic.op("aten::gelu", 60_000, 70_000)
+    trace = load(synthetic.write(tmp_path / "t.json"))
+    marks = steps(trace)
+    predicted = replay(trace, marks, attribute(trace, marks), Costs(tape_op_us=(1, 2, 3)))
     assert predicted is not None
     compute = 25 - 1 + 10
     assert predicted.replay_us == pytest.approx((compute + 3, compute + 6, compute + 9))

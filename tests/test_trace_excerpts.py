@@ -26,14 +26,14 @@ def test_absolute_microseconds_keep_their_nanoseconds() -> None:
 
 
 def test_a_sync_that_returns_before_the_kernel_ends() -> None:
-    found = explained("clock_skew_sync_returns_before_kernel_end")
-    assert any("clocks disagree by at least 8.1 us" in w for w in found.warnings)
+    explanation = explained("clock_skew_sync_returns_before_kernel_end")
+    assert any("clocks disagree by at least 8.1 us" in w for w in explanation.warnings)
 
 
 def test_args_stream_does_not_mean_device() -> None:
-    found = explained("cpu_op_with_stream_arg")
-    assert len(found.trace.device_events) == 3
-    assert (found.trace.device_events["kind"] == "kernel").all()
+    explanation = explained("cpu_op_with_stream_arg")
+    assert len(explanation.trace.device_events) == 3
+    assert (explanation.trace.device_events["kind"] == "kernel").all()
 
 
 def test_cuda_sync_rows_are_not_busy() -> None:
@@ -42,13 +42,13 @@ def test_cuda_sync_rows_are_not_busy() -> None:
 
 
 def test_a_gap_in_which_issued_work_did_not_start() -> None:
-    found = explained("gap_after_issue_hidden_sync")
-    parts = found.attribution.parts_us(0, "9")
+    explanation = explained("gap_after_issue_hidden_sync")
+    parts = explanation.attribution.parts_us(0, "9")
     assert parts["gap_after_call"] > 463_000
-    assert found.reading.label == "cannot tell"
-    assert any("missing in the trace" in p for p in found.reading.problems)
-    assert any("copies to the host block" in w for w in found.warnings)
-    assert found.attribution.counts["syncs"].tolist() == [1]
+    assert explanation.reading.label == "cannot tell"
+    assert any("missing in the trace" in p for p in explanation.reading.problems)
+    assert any("copies to the host block" in w for w in explanation.warnings)
+    assert explanation.attribution.counts["syncs"].tolist() == [1]
 
 
 def test_device_work_behind_the_host_window_belongs_to_its_step() -> None:
@@ -77,10 +77,10 @@ def test_launches_under_capture_are_not_lost() -> None:
 
 
 def test_overhead_and_nested_windows() -> None:
-    found = explained("overhead_and_nested_windows")
-    assert len(found.steps) == 1
-    assert len(found.trace.device_events) == 0
-    assert any("profiler itself took 582.7 us" in w for w in found.warnings)
+    explanation = explained("overhead_and_nested_windows")
+    assert len(explanation.steps) == 1
+    assert len(explanation.trace.device_events) == 0
+    assert any("profiler itself took 582.7 us" in w for w in explanation.warnings)
 
 
 def test_the_schema_of_2020_as_a_list_with_empty_kernels() -> None:

@@ -50,12 +50,12 @@ def long_host_loop(steps: int) -> Synthetic:
     return trace
 
 
-@pytest.mark.parametrize("made", [eager, replayed, long_host_loop])
-def test_a_step_more_costs_few_calls(made, tmp_path) -> None:
+@pytest.mark.parametrize("synthetic", [eager, replayed, long_host_loop])
+def test_a_step_more_costs_few_calls(synthetic, tmp_path) -> None:
     def cost(steps: int) -> int:
-        found = explain(made(steps=steps).write(tmp_path / f"{steps}.json"))
-        assert len(found.steps) == steps
-        return calls_made(lambda: as_json(found, "t"))
+        explanation = explain(synthetic(steps=steps).write(tmp_path / f"{steps}.json"))
+        assert len(explanation.steps) == steps
+        return calls_made(lambda: as_json(explanation, "t"))
 
     short, long = cost(20), cost(120)
     assert (long - short) / 100 < CALLS_PER_STEP
@@ -72,12 +72,12 @@ def union(parts: list[tuple[int, int]]) -> int:
 
 @given(spans(8), spans(4), st.integers(1, 5))
 def test_windows_hold_what_a_naive_count_finds(tmp_path_factory, kernels, windows, lead) -> None:
-    made = Synthetic()
+    synthetic = Synthetic()
     for number, (start, end) in enumerate(kernels):
         called = 1000 * max(start - lead, 0)
-        correlation = made.call("cudaLaunchKernel", called, called + 1000, tid=number)
-        made.work(correlation, 1000 * start, 1000 * end, name=f"k{number}", stream=number)
-    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
+        correlation = synthetic.call("cudaLaunchKernel", called, called + 1000, tid=number)
+        synthetic.work(correlation, 1000 * start, 1000 * end, name=f"k{number}", stream=number)
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json"))
     table = pd.DataFrame(sorted(windows), columns=["start_ns", "end_ns"]) * 1000
     for row, (start, end) in zip(
         window_numbers(trace, table.assign(name="w", tid=1)), sorted(windows), strict=True

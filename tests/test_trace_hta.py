@@ -19,14 +19,14 @@ hta = pytest.importorskip("hta.trace_analysis", reason="HolisticTraceAnalysis is
 
 
 def in_whole_microseconds(folder: Path) -> Path:
-    made = Synthetic(numbers="int")
+    synthetic = Synthetic(numbers="int")
     for k in range(200):
         at = 1_000_000 + k * 50_000
-        made.op("aten::mm", at, at + 20_000)
-        made.launch(
+        synthetic.op("aten::mm", at, at + 20_000)
+        synthetic.launch(
             (at + 10_000, at + 14_000), (at + 16_000 + 1_000 * (k % 7), at + 30_000), name=f"gemm_{k % 5}"
         )
-    return made.write(folder / "trace.json")
+    return synthetic.write(folder / "trace.json")
 
 
 def test_busy_idle_and_launches_agree(tmp_path) -> None:

@@ -14,8 +14,8 @@ from profiling.trace.clocks import EARLY, LENGTH, ORDER, ZERO
 from tests.synthetic_trace import Synthetic, eager, replayed
 
 
-def kernels(made: Synthetic) -> list[dict]:
-    return [e for e in made.events if e["cat"] == "kernel"]
+def kernels(synthetic: Synthetic) -> list[dict]:
+    return [e for e in synthetic.events if e["cat"] == "kernel"]
 
 
 def stretch(event: dict, by: float) -> None:
@@ -43,45 +43,45 @@ def to_zero(event: dict, by: float) -> None:
 def test_impossible_events_are_isolated(tmp_path_factory, which, by_us, fault) -> None:
     """A launch-bound loop stays one, whatever a few of its 200 kernels claim."""
     spoil, reason = fault
-    made = eager(steps=10, kernels=20)
-    for event in made.events:
+    synthetic = eager(steps=10, kernels=20)
+    for event in synthetic.events:
         event["ts"] += 10_000_000
-    events = kernels(made)
+    events = kernels(synthetic)
     for n in which:
         spoil(events[n], by_us)
-    found = explain(made.write(Path(tmp_path_factory.mktemp("t")) / "t.json"))
-    impossible = found.trace.impossible
+    explanation = explain(synthetic.write(Path(tmp_path_factory.mktemp("t")) / "t.json"))
+    impossible = explanation.trace.impossible
     assert len(impossible) == len(which)
     assert set(impossible["reason"]) <= {reason, EARLY, ORDER}  # an event can be wrong in two ways
-    assert found.reading.label == "launch-bound", found.reading.rule
-    assert any(f"{len(which)} device events have impossible times" in note for note in found.warnings)
+    assert explanation.reading.label == "launch-bound", explanation.reading.rule
+    assert any(f"{len(which)} device events have impossible times" in note for note in explanation.warnings)
 
 
 def test_too_many_impossible_events_end_the_reading(tmp_path) -> None:
-    made = eager(steps=4, kernels=10)
-    for event in kernels(made)[::8]:
+    synthetic = eager(steps=4, kernels=10)
+    for event in kernels(synthetic)[::8]:
         event["dur"] = 1_600_000
-    found = explain(made.write(tmp_path / "t.json"))
-    assert found.reading.label == "cannot tell"
-    assert "impossible times" in found.reading.rule
+    explanation = explain(synthetic.write(tmp_path / "t.json"))
+    assert explanation.reading.label == "cannot tell"
+    assert "impossible times" in explanation.reading.rule
 
 
 def side_by_side() -> Synthetic:
     """Two branches of a graph, reported on the stream that it was launched on."""
-    made = Synthetic()
+    synthetic = Synthetic()
     for at in range(0, 10_000_000, 1_000_000):
         short = [(at + 20_000 + 1_000 * n, at + 20_900 + 1_000 * n) for n in range(20)]
-        made.graph((at, at + 5_000), [(at + 10_000, at + 100_000), *short])
-    return made
+        synthetic.graph((at, at + 5_000), [(at + 10_000, at + 100_000), *short])
+    return synthetic
 
 
 def two_threads() -> Synthetic:
     """Two threads launch on one stream at once, and enter it in the other order."""
-    made = Synthetic()
+    synthetic = Synthetic()
     for at in range(0, 1_000_000, 100_000):
-        made.launch((at + 1_000, at + 9_000), (at + 20_000, at + 30_000))
-        made.launch((at + 2_000, at + 6_000), (at + 10_000, at + 20_000))
-    return made
+        synthetic.launch((at + 1_000, at + 9_000), (at + 20_000, at + 30_000))
+        synthetic.launch((at + 2_000, at + 6_000), (at + 10_000, at + 20_000))
+    return synthetic
 
 
 @pytest.mark.parametrize(
@@ -89,17 +89,17 @@ def two_threads() -> Synthetic:
     [eager(), replayed(), side_by_side(), two_threads()],
     ids=["eager", "replayed", "branches", "threads"],
 )
-def test_what_is_possible_is_not_accused(tmp_path, made) -> None:
-    assert load(made.write(tmp_path / "t.json")).impossible.empty
+def test_what_is_possible_is_not_accused(tmp_path, synthetic) -> None:
+    assert load(synthetic.write(tmp_path / "t.json")).impossible.empty
 
 
 @pytest.mark.parametrize("copies", [2, 3])
 def test_a_file_joined_to_itself_counts_once(tmp_path, copies) -> None:
-    made = eager()
-    made.events = made.events * copies
-    found = explain(made.write(tmp_path / "t.json"))
-    assert found.attribution.counts["kernels"].tolist() == [10] * 4
-    assert any("are repeated" in note for note in found.warnings)
+    synthetic = eager()
+    synthetic.events = synthetic.events * copies
+    explanation = explain(synthetic.write(tmp_path / "t.json"))
+    assert explanation.attribution.counts["kernels"].tolist() == [10] * 4
+    assert any("are repeated" in note for note in explanation.warnings)
 
 
 @pytest.mark.parametrize(
@@ -117,22 +117,26 @@ def test_a_file_joined_to_itself_counts_once(tmp_path, copies) -> None:
     ],
 )
 def test_rows_of_an_unknown_device_are_said(tmp_path, process, more) -> None:
-    made = Synthetic()
+    synthetic = Synthetic()
     for at in range(0, 200_000, 10_000):
-        made.op("aten::mm", at, at + 5_000)
-        made.events.append({"ph": "X", "name": "MatMulV2", "pid": 9, "tid": 2, "ts": at, "dur": 4} | more)
-    made.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
-    found = explain(made.write(tmp_path / "t.json"))
-    assert found.reading.label == "cannot tell"
-    assert f"20 rows of an unknown device ({process})" in found.reading.rule
-    assert found.prediction is None
+        synthetic.op("aten::mm", at, at + 5_000)
+        synthetic.events.append(
+            {"ph": "X", "name": "MatMulV2", "pid": 9, "tid": 2, "ts": at, "dur": 4} | more
+        )
+    synthetic.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
+    explanation = explain(synthetic.write(tmp_path / "t.json"))
+    assert explanation.reading.label == "cannot tell"
+    assert f"20 rows of an unknown device ({process})" in explanation.reading.rule
+    assert explanation.prediction is None
 
 
 @pytest.mark.parametrize("process", ["python", "CPU", "Spans"])
 def test_rows_of_the_host_are_no_device(tmp_path, process) -> None:
-    made = Synthetic()
+    synthetic = Synthetic()
     for at in range(0, 200_000, 10_000):
-        made.op("aten::mm", at, at + 5_000)
-        made.events.append({"ph": "X", "cat": "mine", "name": "x", "pid": 9, "tid": 2, "ts": at, "dur": 4})
-    made.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
-    assert explain(made.write(tmp_path / "t.json")).reading.label == "host compute-bound"
+        synthetic.op("aten::mm", at, at + 5_000)
+        synthetic.events.append(
+            {"ph": "X", "cat": "mine", "name": "x", "pid": 9, "tid": 2, "ts": at, "dur": 4}
+        )
+    synthetic.events.append({"ph": "M", "name": "process_name", "pid": 9, "args": {"name": process}})
+    assert explain(synthetic.write(tmp_path / "t.json")).reading.label == "host compute-bound"

@@ -59,7 +59,7 @@ COPY_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8}
 
 
 def export(
-    made: Synthetic,
+    synthetic: Synthetic,
     path: Path,
     graphs: bool = False,
     process: int = HOST_PID,
@@ -72,7 +72,7 @@ def export(
     with closing(sqlite3.connect(path)) as out:
         out.execute("CREATE TABLE IF NOT EXISTS StringIds (id INTEGER PRIMARY KEY, value TEXT)")
         names = {name: at for at, name in out.execute("SELECT id, value FROM StringIds")}
-        for event in made.events:
+        for event in synthetic.events:
             if event["cat"] == "cpu_op":  # what PyTorch alone records
                 continue
             table = GRAPHS if graphs and event["cat"] == "kernel" else TABLES[event["cat"]]
@@ -106,19 +106,21 @@ def row_of(event: dict[str, Any], process: int, names: dict[str, int], text_ids:
 
 def everything() -> Synthetic:
     """Kernels, copies either way, fills, two threads, ranges, and the profiler's own work."""
-    made = Synthetic()
+    synthetic = Synthetic()
     for number in range(6):
         at = 1_000_000 + 200_000 * number
-        made.launch((at + 10_000, at + 14_000), (at + 20_000, at + 50_001), name="gemm<64>", stream=13)
-        other = made.call("cudaMemsetAsync", at + 16_000, at + 17_000, tid=HOST_TID + 1)
-        made.work(other, at + 51_000, at + 52_000, "Memset", "gpu_memset")
+        synthetic.launch((at + 10_000, at + 14_000), (at + 20_000, at + 50_001), name="gemm<64>", stream=13)
+        other = synthetic.call("cudaMemsetAsync", at + 16_000, at + 17_000, tid=HOST_TID + 1)
+        synthetic.work(other, at + 51_000, at + 52_000, "Memset", "gpu_memset")
         for kind, late in (("HtoD", 60_000), ("DtoH", 70_000), ("DtoD", 80_000)):
-            copy = made.call("cudaMemcpyAsync", at + late, at + late + 3_000)
-            made.work(copy, at + late + 4_000, at + late + 6_000, f"Memcpy {kind}", "gpu_memcpy", device=1)
-        made.call("cudaDeviceSynchronize", at + 90_000, at + 99_000)
-        made.event("overhead", "CUPTI buffer flush", at + 100_000, at + 110_000, tid=HOST_TID)
-        made.step(at, at + 150_000, f"decode {number}")
-    return made
+            copy = synthetic.call("cudaMemcpyAsync", at + late, at + late + 3_000)
+            synthetic.work(
+                copy, at + late + 4_000, at + late + 6_000, f"Memcpy {kind}", "gpu_memcpy", device=1
+            )
+        synthetic.call("cudaDeviceSynchronize", at + 90_000, at + 99_000)
+        synthetic.event("overhead", "CUPTI buffer flush", at + 100_000, at + 110_000, tid=HOST_TID)
+        synthetic.step(at, at + 150_000, f"decode {number}")
+    return synthetic
 
 
 def same(one: pd.DataFrame, other: pd.DataFrame, columns: str) -> bool:
@@ -130,11 +132,11 @@ def same(one: pd.DataFrame, other: pd.DataFrame, columns: str) -> bool:
 @pytest.mark.parametrize("year", SCHEMAS)
 @pytest.mark.parametrize("make", [eager, replayed, everything])
 def test_it_reads_as_the_trace_of_the_same_events(tmp_path, make, year, text_ids) -> None:
-    made = make()
+    synthetic = make()
     if OVERHEAD not in SCHEMAS[year]:
-        made.events = [event for event in made.events if event["cat"] != "overhead"]
-    exported = export(made, tmp_path / "t.sqlite", year=year, text_ids=text_ids)
-    ours, theirs = explain(exported), explain(made.write(tmp_path / "t.json"))
+        synthetic.events = [event for event in synthetic.events if event["cat"] != "overhead"]
+    exported = export(synthetic, tmp_path / "t.sqlite", year=year, text_ids=text_ids)
+    ours, theirs = explain(exported), explain(synthetic.write(tmp_path / "t.json"))
     assert (ours.reading.label, ours.reading.rule) == (theirs.reading.label, theirs.reading.rule)
     assert ours.warnings == theirs.warnings
     one, other = ours.trace, theirs.trace
@@ -159,28 +161,28 @@ def test_it_reads_as_the_trace_of_the_same_events(tmp_path, make, year, text_ids
 def test_whatever_the_loop_it_reads_the_same(
     tmp_path_factory, steps, kernels, kernel_ns, host_ns, year
 ) -> None:
-    made, folder = eager(steps, kernels, kernel_ns, host_ns), tmp_path_factory.mktemp("t")
-    ours = explain(export(made, folder / "t.sqlite", year=year)).reading
-    theirs = explain(made.write(folder / "t.json")).reading
+    synthetic, folder = eager(steps, kernels, kernel_ns, host_ns), tmp_path_factory.mktemp("t")
+    ours = explain(export(synthetic, folder / "t.sqlite", year=year)).reading
+    theirs = explain(synthetic.write(folder / "t.json")).reading
     assert (ours.label, ours.shares, ours.mean) == (theirs.label, theirs.shares, theirs.mean)
 
 
 @pytest.mark.parametrize("year", [2023, 2025])
 def test_graphs_without_nodes_are_one_row_each_and_said(tmp_path, year) -> None:
-    made = replayed(kernels=1, kernel_ns=60_000)
-    found = explain(export(made, tmp_path / "t.sqlite", graphs=True, year=year))
-    assert len(found.trace.device_events) == 4
-    assert found.trace.device_events["graph"].tolist() == [5] * 4
-    assert found.reading.label == "device-bound"
-    assert any("--cuda-graph-trace=node" in warning for warning in found.warnings)
+    synthetic = replayed(kernels=1, kernel_ns=60_000)
+    explanation = explain(export(synthetic, tmp_path / "t.sqlite", graphs=True, year=year))
+    assert len(explanation.trace.device_events) == 4
+    assert explanation.trace.device_events["graph"].tolist() == [5] * 4
+    assert explanation.reading.label == "device-bound"
+    assert any("--cuda-graph-trace=node" in warning for warning in explanation.warnings)
 
 
 @pytest.mark.parametrize("year", SCHEMAS)
 def test_processes_are_ranks(tmp_path, year) -> None:
     launch, device = eager(), eager(kernels=30, kernel_ns=90_000, host_ns=5_000)
     path = export(device, export(launch, tmp_path / "t.sqlite", year=year), process=77, year=year)
-    found = {rank.rank: rank.reading.label for rank in explain_ranks(path)}
-    assert found == {f"process {HOST_PID}": "launch-bound", "process 77": "device-bound"}
+    labels = {rank.rank: rank.reading.label for rank in explain_ranks(path)}
+    assert labels == {f"process {HOST_PID}": "launch-bound", "process 77": "device-bound"}
 
 
 NOT_WHOLE = {f"row of {KERNELS} without a time or a process": 1}
@@ -231,12 +233,14 @@ def test_a_table_that_is_missing_is_said_by_what_is_left(tmp_path, table) -> Non
     with closing(sqlite3.connect(path)) as out:
         out.execute(f"DROP TABLE {table}")
         out.commit()
-    found = explain(path)
+    explanation = explain(path)
     if table == KERNELS:
-        assert found.reading.label == "no device events" and found.prediction is None
-        assert "recorded no device activity" in found.reading.rule
+        assert explanation.reading.label == "no device events" and explanation.prediction is None
+        assert "recorded no device activity" in explanation.reading.rule
     else:
-        assert found.reading.label == "launch-bound" and found.steps.source.startswith("repetition")
+        assert explanation.reading.label == "launch-bound" and explanation.steps.source.startswith(
+            "repetition"
+        )
 
 
 @pytest.mark.parametrize("use", [lambda path: redact(path, path.with_name("shared.json")), annotated])

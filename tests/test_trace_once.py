@@ -40,9 +40,9 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
     return count
 
 
-@pytest.mark.parametrize("made", [eager(steps=3), on_host()], ids=["device", "host"])
-def test_explain_with_a_report(made: Synthetic, tmp_path: Path, calls: Counter[str], capsys) -> None:
-    path = made.write(tmp_path / "t.json")
+@pytest.mark.parametrize("synthetic", [eager(steps=3), on_host()], ids=["device", "host"])
+def test_explain_with_a_report(synthetic: Synthetic, tmp_path: Path, calls: Counter[str], capsys) -> None:
+    path = synthetic.write(tmp_path / "t.json")
     assert explain.main([str(path), "--json", "--out", str(tmp_path / "explained")]) == 0
     assert calls == dict.fromkeys(["t.json", *(name for _, name in ONCE)], 1)
 
@@ -57,8 +57,8 @@ def test_a_floor_study_with_its_report(tmp_path: Path, calls: Counter[str]) -> N
     flags = ["--model", "tiny", "--context", "6,20", "--rounds", "2", "--quick", "--max-time", "1s"]
     floor.main([*flags, "--variant", "naive,tape", "--out", str(tmp_path), "--quiet"])
     (folder,) = tmp_path.iterdir()
-    kept = {trace.name for trace in (folder / "traces").iterdir()}
-    assert len(kept) > 6 and (folder / "figures/timeline.json").exists()
+    trace_names = {trace.name for trace in (folder / "traces").iterdir()}
+    assert len(trace_names) > 6 and (folder / "figures/timeline.json").exists()
     again = "duel.pt.trace.json.gz"  # one trace after the other
-    assert {calls[name] for name in kept - {again}} == {1}
+    assert {calls[name] for name in trace_names - {again}} == {1}
     assert len({calls[name] for _, name in ONCE}) == 1

@@ -53,14 +53,14 @@ def test_reference_values(reference: Path) -> None:
     numbers = file_numbers(trace)
     whole = {k: v for k, v in expected.items() if k not in ("file", "n_steps", "steps", "windows")}
     assert differences(numbers, whole) == []
-    found = steps(trace)
+    table = steps(trace)
     if expected["n_steps"]:
-        assert found.source == "ProfilerStep marks"
-        assert len(found) == expected["n_steps"]
-        check_windows(window_numbers(trace, found.table), expected["steps"])
+        assert table.source == "ProfilerStep marks"
+        assert len(table) == expected["n_steps"]
+        check_windows(window_numbers(trace, table.table), expected["steps"])
     elif expected["windows"]:
-        assert len(found) == 1, "nested annotations of one engine step count once"
-        assert found.table["name"].iat[0] == expected["windows"][0]["name"]
+        assert len(table) == 1, "nested annotations of one engine step count once"
+        assert table.table["name"].iat[0] == expected["windows"][0]["name"]
         marks = trace.in_categories(ANNOTATION_CATEGORIES)
         rows = marks.assign(start_ns=marks["ts_ns"], end_ns=marks["ts_ns"] + marks["dur_ns"])
         rows = rows[rows["name"].isin([w["name"] for w in expected["windows"]])].sort_values("start_ns")
@@ -82,8 +82,10 @@ def check_windows(ours: list[dict[str, Any]], expected: list[dict[str, Any]]) ->
 def test_readings_by_hand_and_the_same_after_redaction(reference: Path, tmp_path: Path) -> None:
     wanted = json.loads(reference.read_text())
     path = PUBLIC / wanted["trace"]
-    found = explain(path)
-    assert found.reading.label == READINGS[wanted["expected_verdict"]], found.reading.rule
-    redact(path, tmp_path / "redacted.json.gz", frozenset(found.steps.table["name"]))
-    before, after = (as_json(one, "trace", 0) for one in (found, explain(tmp_path / "redacted.json.gz")))
+    explanation = explain(path)
+    assert explanation.reading.label == READINGS[wanted["expected_verdict"]], explanation.reading.rule
+    redact(path, tmp_path / "redacted.json.gz", frozenset(explanation.steps.table["name"]))
+    before, after = (
+        as_json(one, "trace", 0) for one in (explanation, explain(tmp_path / "redacted.json.gz"))
+    )
     assert before == after

@@ -26,7 +26,7 @@ MADE = {
 
 def merged(parts: list[Synthetic], prefixes: list[str], same_numbers: bool) -> Synthetic:
     """Ranks as merge tools write them: process ids with the rank's name, device numbers and ids repeated."""
-    made = Synthetic()
+    synthetic = Synthetic()
     for rank, (part, prefix) in enumerate(zip(parts, prefixes, strict=True)):
         for event in copy.deepcopy(part.events):
             on_device = event["cat"] == "kernel"
@@ -38,8 +38,8 @@ def merged(parts: list[Synthetic], prefixes: list[str], same_numbers: bool) -> S
                     event["args"]["correlation"] += 100_000 * rank
             else:
                 event["pid"] = f"{prefix}{event['pid']}"
-            made.events.append(event)
-    return made
+            synthetic.events.append(event)
+    return synthetic
 
 
 @given(
@@ -50,26 +50,28 @@ def merged(parts: list[Synthetic], prefixes: list[str], same_numbers: bool) -> S
 @settings(max_examples=12, deadline=None)
 def test_every_rank_has_its_verdict(tmp_path_factory, labels, same_numbers, prefix) -> None:
     prefixes = [prefix.format(n) for n in range(len(labels))]
-    made = merged([MADE[label] for label in labels], prefixes, same_numbers)
-    found = explain_ranks(made.write(Path(tmp_path_factory.mktemp("t")) / "t.json"))
-    assert [one.reading.label for one in found] == labels
-    assert all(len(one.steps) == 5 for one in found)
-    assert all(any(f"{len(labels)} ranks" in note for note in one.warnings) for one in found)
+    synthetic = merged([MADE[label] for label in labels], prefixes, same_numbers)
+    ranks = explain_ranks(synthetic.write(Path(tmp_path_factory.mktemp("t")) / "t.json"))
+    assert [one.reading.label for one in ranks] == labels
+    assert all(len(one.steps) == 5 for one in ranks)
+    assert all(any(f"{len(labels)} ranks" in note for note in one.warnings) for one in ranks)
 
 
-@pytest.mark.parametrize("made", [eager(), replayed()], ids=["eager", "replayed"])
-def test_one_rank_is_the_trace(tmp_path, made) -> None:
+@pytest.mark.parametrize("synthetic", [eager(), replayed()], ids=["eager", "replayed"])
+def test_one_rank_is_the_trace(tmp_path, synthetic) -> None:
     """Python's own rows, and a second thread that launches on the same device, are no rank."""
-    made = copy.deepcopy(made)
-    made.event("Trace", "PyTorch Profiler (0)", 0, 10_000_000, pid="Spans", tid="PyTorch Profiler")
-    made.launch((9_000_000, 9_001_000), (9_002_000, 9_003_000))
-    made.events[-2]["tid"] = 77
-    assert [one.rank for one in explain_ranks(made.write(tmp_path / "t.json"))] == [""]
+    synthetic = copy.deepcopy(synthetic)
+    synthetic.event("Trace", "PyTorch Profiler (0)", 0, 10_000_000, pid="Spans", tid="PyTorch Profiler")
+    synthetic.launch((9_000_000, 9_001_000), (9_002_000, 9_003_000))
+    synthetic.events[-2]["tid"] = 77
+    assert [one.rank for one in explain_ranks(synthetic.write(tmp_path / "t.json"))] == [""]
 
 
 def test_ranks_are_entries_of_the_report(tmp_path, capsys) -> None:
-    made = merged([MADE["launch-bound"], MADE["device-bound"]], ["[TP00] ", "[TP01] "], same_numbers=True)
-    path = made.write(tmp_path / "t.json")
+    synthetic = merged(
+        [MADE["launch-bound"], MADE["device-bound"]], ["[TP00] ", "[TP01] "], same_numbers=True
+    )
+    path = synthetic.write(tmp_path / "t.json")
     assert main([str(path), "--json"]) == 0
     files: list[dict[str, Any]] = json.loads(capsys.readouterr().out.strip().splitlines()[-1])["files"]
     assert [(f["file"], f["reading"]) for f in files] == [
@@ -89,21 +91,21 @@ def test_ranks_are_entries_of_the_report(tmp_path, capsys) -> None:
 )
 def test_what_the_device_is_busy_with(tmp_path, name, part) -> None:
     """An instant in which several run is compute's first, then communication's."""
-    made = Synthetic()
-    made.launch((0, 1_000), (10_000, 20_000), name="gemm")
-    made.launch((1_000, 2_000), (15_000, 40_000), name=name, stream=9)
-    copied = made.call("cudaMemcpyAsync", 2_000, 3_000)
-    made.work(copied, 30_000, 45_000, "Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", stream=11)
-    split = busy_split_ns(load(made.write(tmp_path / "t.json")).device_events)
+    synthetic = Synthetic()
+    synthetic.launch((0, 1_000), (10_000, 20_000), name="gemm")
+    synthetic.launch((1_000, 2_000), (15_000, 40_000), name=name, stream=9)
+    copied = synthetic.call("cudaMemcpyAsync", 2_000, 3_000)
+    synthetic.work(copied, 30_000, 45_000, "Memcpy HtoD (Pinned -> Device)", "gpu_memcpy", stream=11)
+    split = busy_split_ns(load(synthetic.write(tmp_path / "t.json")).device_events)
     hidden = {"compute": 10_000, "communication": 0, "copies": 5_000}
     assert split == hidden | {part: hidden[part] + 20_000}
 
 
 def test_the_rule_says_what_the_device_is_busy_with(tmp_path) -> None:
-    made = eager(kernel_ns=100_000, host_ns=100_000)
-    for event in made.events:
+    synthetic = eager(kernel_ns=100_000, host_ns=100_000)
+    for event in synthetic.events:
         if event["name"] in ("kernel_2", "kernel_5"):
             event["name"] = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
-    reading = explain(made.write(tmp_path / "t.json")).reading
+    reading = explain(synthetic.write(tmp_path / "t.json")).reading
     assert reading.label == "device-bound"
     assert "busy with compute 80%, communication 20%" in reading.rule

@@ -33,19 +33,19 @@ def same(a: pd.DataFrame, b: pd.DataFrame) -> bool:
 @pytest.mark.parametrize("wrap", ["plain", "gzip", "gzip twice over", "list", "bom"])
 @pytest.mark.parametrize("piece", [64, 1000, 1 << 22])
 def test_one_table_however_the_file_is_written(tmp_path, monkeypatch, indent, wrap, piece) -> None:
-    made = eager()
-    expected = load(made.write(tmp_path / "plain.json")).events
+    synthetic = eager()
+    expected = load(synthetic.write(tmp_path / "plain.json")).events
     monkeypatch.setattr(read, "PIECE_BYTES", piece)
-    text = made.text(indent)
+    text = synthetic.text(indent)
     if wrap == "list":
-        text = json.dumps(made.events, indent=indent).encode()
+        text = json.dumps(synthetic.events, indent=indent).encode()
     text = {"gzip": gzip.compress(text), "bom": b"\xef\xbb\xbf" + text}.get(wrap, text)
     if wrap == "gzip twice over":  # two members, as `cat a.gz b.gz` gives
         text = gzip.compress(text[:500]) + gzip.compress(text[500:])
     trace = loaded(tmp_path, text, "wrong_extension.json")
     assert same(trace.events, expected)
     assert trace.warnings == []
-    assert trace.events_total == len(made.events)
+    assert trace.events_total == len(synthetic.events)
 
 
 @pytest.mark.parametrize("base", [0, 7_721_328_752_560_214, 1_712_195_495_505_582_988, 8_796_093_022_208_001])
@@ -236,9 +236,11 @@ def test_metadata_may_hold_lists_behind_the_events(tmp_path, monkeypatch) -> Non
 
 def test_names_with_brackets_do_not_confuse_the_cutting(tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(read, "PIECE_BYTES", 10)
-    made = Synthetic()
+    synthetic = Synthetic()
     names = ['a},{"ph":"X"}', "]}", '{"traceEvents": [', 'q"},\n {"', "é},{ü"] * 3
     for index, name in enumerate(names):
-        made.event("cpu_op", name, index * 1000, index * 1000 + 500, args={"l": [{"a": 1}, {"b": "},{"}]})
+        synthetic.event(
+            "cpu_op", name, index * 1000, index * 1000 + 500, args={"l": [{"a": 1}, {"b": "},{"}]}
+        )
     for indent in (None, 1):
-        assert load(made.write(tmp_path / "n.json", indent)).events["name"].tolist() == names
+        assert load(synthetic.write(tmp_path / "n.json", indent)).events["name"].tolist() == names

@@ -69,11 +69,11 @@ def test_a_kernel_has_the_op_and_the_module_of_its_launch(tmp_path) -> None:
 
 
 def test_without_modules_the_frame_of_the_program_stands_for_them(tmp_path) -> None:
-    made = Synthetic()
-    made.event("python_function", "serve.py(3): decode", 0, 90_000)
-    made.event("python_function", "torch/_ops.py(9): __call__", 1_000, 80_000)
-    made.launch((5_000, 9_000), (10_000, 14_000))
-    sites = call_sites(load(made.write(tmp_path / "t.json")))
+    synthetic = Synthetic()
+    synthetic.event("python_function", "serve.py(3): decode", 0, 90_000)
+    synthetic.event("python_function", "torch/_ops.py(9): __call__", 1_000, 80_000)
+    synthetic.launch((5_000, 9_000), (10_000, 14_000))
+    sites = call_sites(load(synthetic.write(tmp_path / "t.json")))
     assert sites.iloc[0].tolist() == ["", "serve.py(3): decode"]
 
 
@@ -84,41 +84,41 @@ def test_replayed_kernels_get_the_names_of_an_eager_trace(tmp_path_factory, step
     path = model(steps, layers, graph=True, extra=extra).write(folder / "graph.json")
     nameless = as_json(explain(path), "t")
     assert nameless["named_share"] is None
-    found = as_json(explain_ranks(path, names_from=named)[0], "t")
-    assert found["named_share"] == 1
-    product = next(row for row in found["top"]["families"] if row["family"] == "matrix product")
+    answered = as_json(explain_ranks(path, names_from=named)[0], "t")
+    assert answered["named_share"] == 1
+    product = next(row for row in answered["top"]["families"] if row["family"] == "matrix product")
     assert product["count"] == 2 * layers
     assert {site["module"]: site["count"] for site in product["sites"]} == {
         "Layer.Attention": layers,
         "Layer.MLP": layers,
     }
-    assert [row["module"] for row in found["top"]["outside_graphs"]] == ["Sampler"] * bool(extra)
+    assert [row["module"] for row in answered["top"]["outside_graphs"]] == ["Sampler"] * bool(extra)
 
 
 def test_what_the_eager_trace_does_not_settle_stays_nameless(tmp_path) -> None:
-    made = model(layers=2)
-    for event in made.events:  # one name from two places, and in the graph another number of them
+    synthetic = model(layers=2)
+    for event in synthetic.events:  # one name from two places, and in the graph another number of them
         event["name"] = event["name"].replace("gemm_1", "gemm_0")
-    named = explain(made.write(tmp_path / "eager.json"))
+    named = explain(synthetic.write(tmp_path / "eager.json"))
     path = model(layers=3, graph=True).write(tmp_path / "graph.json")
-    found = as_json(explain_ranks(path, names_from=named)[0], "t")
-    assert found["named_share"] == 0
-    assert any("names none of the replayed kernels" in warning for warning in found["warnings"])
+    answered = as_json(explain_ranks(path, names_from=named)[0], "t")
+    assert answered["named_share"] == 0
+    assert any("names none of the replayed kernels" in warning for warning in answered["warnings"])
 
 
 def test_an_eager_trace_needs_no_names(tmp_path) -> None:
     path = model().write(tmp_path / "t.json")
-    found = as_json(explain_ranks(path, names_from=explain(path))[0], "t")
-    assert found["named_share"] is None
-    assert any("--names-from is not used" in warning for warning in found["warnings"])
+    answered = as_json(explain_ranks(path, names_from=explain(path))[0], "t")
+    assert answered["named_share"] is None
+    assert any("--names-from is not used" in warning for warning in answered["warnings"])
 
 
 def test_each_rank_gets_its_names(tmp_path) -> None:
     named = explain(model().write(tmp_path / "eager.json"))
-    made = Synthetic()
+    synthetic = Synthetic()
     for rank in (0, 1):
-        made.events += [e | {"pid": f"[TP0{rank}] {e['pid']}"} for e in model(graph=True).events]
-    ranks = explain_ranks(made.write(tmp_path / "t.json"), names_from=named)
+        synthetic.events += [e | {"pid": f"[TP0{rank}] {e['pid']}"} for e in model(graph=True).events]
+    ranks = explain_ranks(synthetic.write(tmp_path / "t.json"), names_from=named)
     assert [(rank.rank, rank.sites.share) for rank in ranks] == [("[TP00]", 1), ("[TP01]", 1)]
 
 
@@ -131,12 +131,12 @@ def test_names_from_a_trace_without_kernels_or_no_trace_is_one_line(tmp_path) ->
 
 
 def test_the_host_waits_by_op_and_module(tmp_path, capsys) -> None:
-    made = model(steps=3)
-    for begin in [event["ts"] * 1000 for event in made.events if event["cat"] == "user_annotation"]:
-        with_module(made, "nn.Module: Sampler_0", begin + 18_000, begin + 19_900)
-        made.op("aten::item", begin + 18_100, begin + 19_800)
-        made.call("cudaStreamSynchronize", begin + 18_200, begin + 19_700)
-    (row,) = as_json(explain(made.write(tmp_path / "t.json")), "t")["top"]["host_waits"]
+    synthetic = model(steps=3)
+    for begin in [event["ts"] * 1000 for event in synthetic.events if event["cat"] == "user_annotation"]:
+        with_module(synthetic, "nn.Module: Sampler_0", begin + 18_000, begin + 19_900)
+        synthetic.op("aten::item", begin + 18_100, begin + 19_800)
+        synthetic.call("cudaStreamSynchronize", begin + 18_200, begin + 19_700)
+    (row,) = as_json(explain(synthetic.write(tmp_path / "t.json")), "t")["top"]["host_waits"]
     assert (row["op"], row["module"], row["name"]) == ("aten::item", "Layer.Sampler", "cudaStreamSynchronize")
     assert (row["count"], row["us"]) == (1, pytest.approx(1.5))
     assert main([str(tmp_path / "t.json")]) == 0
@@ -148,18 +148,18 @@ def test_the_host_waits_by_op_and_module(tmp_path, capsys) -> None:
 def test_what_ran_before_a_wait_is_the_same_wherever_the_clock_stood(tmp_path_factory, shift) -> None:
     folder = tmp_path_factory.mktemp("t")
 
-    def neighbours(made: Synthetic) -> Counter[tuple[str, str]]:
-        gaps = as_json(explain(made.write(folder / "t.json")), "t", 99)["top"]["gaps"]
-        found: Counter[tuple[str, str]] = Counter()
+    def neighbours(synthetic: Synthetic) -> Counter[tuple[str, str]]:
+        gaps = as_json(explain(synthetic.write(folder / "t.json")), "t", 99)["top"]["gaps"]
+        pairs: Counter[tuple[str, str]] = Counter()
         for gap in gaps:
-            found[gap["after"], gap["before"]] += gap["count"] * (gap["where"] == "gap")
-        return +found
+            pairs[gap["after"], gap["before"]] += gap["count"] * (gap["where"] == "gap")
+        return +pairs
 
-    made = eager()
-    truth = neighbours(made)
-    for event in made.events:
+    synthetic = eager()
+    truth = neighbours(synthetic)
+    for event in synthetic.events:
         event["ts"] += shift / 1000 * (event["cat"] == "kernel")
-    assert neighbours(made) == truth and len(truth) == 9
+    assert neighbours(synthetic) == truth and len(truth) == 9
 
 
 def test_waits_between_nodes_are_the_graphs_and_equal_ones_are_one(tmp_path, capsys) -> None:
@@ -176,12 +176,12 @@ def test_waits_between_nodes_are_the_graphs_and_equal_ones_are_one(tmp_path, cap
 
 
 def test_devices_are_listed_with_what_they_are_busy_with(tmp_path, capsys) -> None:
-    made = Synthetic()
-    made.step(0, 900_000)
+    synthetic = Synthetic()
+    synthetic.step(0, 900_000)
     for device in (0, 1):
-        made.launch((10_000, 12_000), (13_000, 20_000), device=device)
-        made.launch((14_000, 16_000), (20_000, 30_000), name="ncclDevKernel_AllReduce", device=device)
-    assert main([str(made.write(tmp_path / "t.json")), "--json"]) == 0
+        synthetic.launch((10_000, 12_000), (13_000, 20_000), device=device)
+        synthetic.launch((14_000, 16_000), (20_000, 30_000), name="ncclDevKernel_AllReduce", device=device)
+    assert main([str(synthetic.write(tmp_path / "t.json")), "--json"]) == 0
     text = capsys.readouterr().out
     entry = json.loads(text.splitlines()[-1])["files"][0]
     split = {"compute": 7, "communication": 10, "copies": 0}
@@ -231,11 +231,11 @@ def test_a_place_is_short_and_has_no_address(place, said) -> None:
 
 def test_names_with_markup_are_text_in_the_report(tmp_path) -> None:
     evil = "<script>alert(1)</script><img src=x onerror=alert(2)> | `a` **b** " + "long" * 200
-    made = model()
-    for event in made.events:
+    synthetic = model()
+    for event in synthetic.events:
         event["name"] = event["name"].replace("gemm_", f"{evil} gemm_").replace("Layer_", f"{evil}_")
         event["name"] = event["name"].replace("aten::mm", f"aten::{evil}").replace("ProfilerStep", evil)
-    path = made.write(tmp_path / "<b>t.json")
+    path = synthetic.write(tmp_path / "<b>t.json")
     assert main([str(path), "--step", r"long#\d", "--out", str(tmp_path / "out"), "--quiet"]) == 0
     text = (tmp_path / "out" / "report.html").read_text()
     assert "alert(1)" in text
@@ -248,17 +248,17 @@ spans = st.tuples(st.integers(0, 80), st.integers(1, 40), st.integers(0, 1))
 
 def nested(drawn: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
     """Those of some spans that nest with all before them."""
-    kept: list[tuple[int, int, int]] = []
+    nesting: list[tuple[int, int, int]] = []
     for start, length, thread in drawn:
         end = start + length
         apart = all(
             end <= a or start >= b or (a <= start and end <= b) or (start <= a and b <= end)
-            for a, b, t in kept
+            for a, b, t in nesting
             if t == thread
         )
-        if apart and (start, end, thread) not in kept:
-            kept.append((start, end, thread))
-    return kept
+        if apart and (start, end, thread) not in nesting:
+            nesting.append((start, end, thread))
+    return nesting
 
 
 @given(
@@ -267,16 +267,16 @@ def nested(drawn: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
 @settings(max_examples=60)
 def test_sites_are_those_of_the_innermost_span_at_the_call(tmp_path_factory, ops, modules, calls) -> None:
     """Held against a search through every span; a span holds its start and not its end."""
-    made, ops, modules = Synthetic(), nested(ops), nested(modules)
+    synthetic, ops, modules = Synthetic(), nested(ops), nested(modules)
     for number, (start, end, thread) in enumerate(ops):
-        made.op(f"mine::op{number}", 1_000 * start, 1_000 * end, tid=thread)
+        synthetic.op(f"mine::op{number}", 1_000 * start, 1_000 * end, tid=thread)
     for number, (start, end, thread) in enumerate(modules):
-        made.event("python_function", f"nn.Module: M{number}x_0", 1_000 * start, 1_000 * end, tid=thread)
-    made.event("python_function", "serve.py(3): decode", 0, 200_000, tid=1)
+        synthetic.event("python_function", f"nn.Module: M{number}x_0", 1_000 * start, 1_000 * end, tid=thread)
+    synthetic.event("python_function", "serve.py(3): decode", 0, 200_000, tid=1)
     for number, (start, length, thread) in enumerate(calls):
-        correlation = made.call("cudaLaunchKernel", 1_000 * start, 1_000 * (start + length), tid=thread)
-        made.work(correlation, 1_000 * (start + 1), 1_000 * (start + 2), f"k{number}", stream=number)
-    trace = load(made.write(tmp_path_factory.mktemp("t") / "t.json"))
+        correlation = synthetic.call("cudaLaunchKernel", 1_000 * start, 1_000 * (start + length), tid=thread)
+        synthetic.work(correlation, 1_000 * (start + 1), 1_000 * (start + 2), f"k{number}", stream=number)
+    trace = load(synthetic.write(tmp_path_factory.mktemp("t") / "t.json"))
     threads = dict(zip(trace.events["thread"], trace.events["tid"], strict=True))
     for row, call in zip(call_sites(trace).to_dict("records"), trace.calls.to_dict("records"), strict=True):
         at, thread = call["start_ns"] // 1_000, threads[call["thread"]]
@@ -305,33 +305,33 @@ def test_sites_are_those_of_the_innermost_span_at_the_call(tmp_path_factory, ops
     ],
 )
 def test_frames_of_the_program_are_told_from_torchs(tmp_path, frame, own) -> None:
-    made = Synthetic()
-    made.event("python_function", frame, 0, 90_000)
-    made.launch((5_000, 9_000), (10_000, 14_000))
-    module = call_sites(load(made.write(tmp_path / "t.json")))["module"].tolist()
+    synthetic = Synthetic()
+    synthetic.event("python_function", frame, 0, 90_000)
+    synthetic.launch((5_000, 9_000), (10_000, 14_000))
+    module = call_sites(load(synthetic.write(tmp_path / "t.json")))["module"].tolist()
     assert module == ([frame] if own else ["Linear"] if frame.startswith("nn.") else [""])
 
 
 def chain(modules: list[str], graph: bool, names: list[str], devices: int = 1, steps: int = 3) -> Synthetic:
     """Steps of one kernel per module and device, in order, launched one by one or replayed."""
-    made, at = Synthetic(), 1_000_000
+    synthetic, at = Synthetic(), 1_000_000
     for number in range(steps):
         begin = at
         for device in range(devices):
             if graph:
-                launched = made.call("cudaGraphLaunch", at, at + 4_000)
+                launched = synthetic.call("cudaGraphLaunch", at, at + 4_000)
                 for k, name in enumerate(names):
                     start = at + 5_000 + 3_000 * k
-                    made.work(launched, start, start + 2_000, name, device=device)
+                    synthetic.work(launched, start, start + 2_000, name, device=device)
                 at += 5_000 + 3_000 * len(names)
                 continue
             for module, name in zip(modules, names, strict=True):
-                with_module(made, f"nn.Module: {module}_0", at, at + 10_000)
-                made.launch((at + 1_000, at + 3_000), (at + 4_000, at + 6_000), name=name, device=device)
+                with_module(synthetic, f"nn.Module: {module}_0", at, at + 10_000)
+                synthetic.launch((at + 1_000, at + 3_000), (at + 4_000, at + 6_000), name=name, device=device)
                 at += 11_000
-        made.step(begin, at, f"ProfilerStep#{number}")
+        synthetic.step(begin, at, f"ProfilerStep#{number}")
         at += 1_000
-    return made
+    return synthetic
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -364,8 +364,8 @@ def test_a_name_is_settled_only_where_op_and_module_are(tmp_path) -> None:
 
 
 def test_what_a_graph_replays_has_no_site_of_its_own(tmp_path) -> None:
-    made = chain([], True, ["gemm"])
-    made.op("mine::replay", 999_000, 1_020_000)
-    found = explain(made.write(tmp_path / "t.json"))
-    assert set(found.sites.work["op"]) == {""}
-    assert found.sites.calls["op"].tolist()[0] == "mine::replay"
+    synthetic = chain([], True, ["gemm"])
+    synthetic.op("mine::replay", 999_000, 1_020_000)
+    explanation = explain(synthetic.write(tmp_path / "t.json"))
+    assert set(explanation.sites.work["op"]) == {""}
+    assert explanation.sites.calls["op"].tolist()[0] == "mine::replay"

@@ -189,8 +189,8 @@ def test_the_gate_passes(backend: str) -> None:
     from variants.decoder import Decoder
     from variants.ladder import ladder
 
-    made = {"fused Triton": steps.TritonStep, "one launch": steps.PersistentStep}[backend]
-    interpreted = replace(FUSED_TRITON, build=lambda modules, _: made(modules.model, modules.static_cache()))
+    kind = {"fused Triton": steps.TritonStep, "one launch": steps.PersistentStep}[backend]
+    interpreted = replace(FUSED_TRITON, build=lambda modules, _: kind(modules.model, modules.static_cache()))
     model = random_model(CONFIGS["grouped"], 1)
     variant = ladder()["sdpa"].then("interpreted", "for this test", backend=interpreted)
     result = Gate(model, "float32", steps=6, forced=14).check(Decoder.of(variant, model))

@@ -57,23 +57,23 @@ PATTERNS = {
 
 @pytest.mark.parametrize("pattern", list(PATTERNS), ids=lambda p: p.__name__)
 def test_every_pattern_is_counted_and_divided_exactly(pattern, tmp_path: Path) -> None:
-    made, at = Synthetic(), 1_000_000
+    synthetic, at = Synthetic(), 1_000_000
     for number in range(STEPS):
-        end = pattern(at, made)
-        made.call("cudaStreamSynchronize", at + 7_500, end + 1_000)
-        made.step(at, end + 2_000, f"ProfilerStep#{number}")
+        end = pattern(at, synthetic)
+        synthetic.call("cudaStreamSynchronize", at + 7_500, end + 1_000)
+        synthetic.step(at, end + 2_000, f"ProfilerStep#{number}")
         at = end + 3_000
-    trace = load(made.write(tmp_path / "t.json"))
+    trace = load(synthetic.write(tmp_path / "t.json"))
     marks = steps(trace, None)
-    found = attribute(trace, marks)
-    assert integrity(trace, marks, found) == []
+    attributed = attribute(trace, marks)
+    assert integrity(trace, marks, attributed) == []
     kernels, launches, graphs, busy_ns, gap_ns = PATTERNS[pattern]
-    for row in found.counts.to_dict("records"):
+    for row in attributed.counts.to_dict("records"):
         assert (row["kernels"], row["launches"], row["graph_launches"]) == (kernels, launches, graphs)
     for step in range(STEPS):
-        rows = found.parts[(found.parts["step"] == step) & (found.parts["device"] == "0")]
+        rows = attributed.parts[(attributed.parts["step"] == step) & (attributed.parts["device"] == "0")]
         parts = dict(zip(rows["part"], rows["ns"], strict=True))
         assert parts["busy"] == busy_ns
         assert sum(ns for part, ns in parts.items() if part.startswith("gap")) == gap_ns
-    predicted = replay(trace, marks, found)
+    predicted = replay(trace, marks, attributed)
     assert predicted.step_us > busy_ns / 1e3

@@ -98,11 +98,11 @@ def test_wrong_words_stay_below_five_percent() -> None:
 def test_launching_is_bounded_whatever_the_word() -> None:
     n = numbers(3.0, 4.5, 30.0)
     word, rule, excluded = judge(n)
-    found = Verdict(word, rule, "tape", "sdpa", n, 40, excluded)
-    low, high = found.bounds["launching"]
+    given = Verdict(word, rule, "tape", "sdpa", n, 40, excluded)
+    low, high = given.bounds["launching"]
     assert low == pytest.approx(0.1, abs=0.001) and high == pytest.approx(0.15, abs=0.001)
-    assert found.bounds["slow ops"] == pytest.approx((1 - high, 1 - low))
-    assert "10% to 15%" in found.sentence and "30 ms" in found.sentence
+    assert given.bounds["slow ops"] == pytest.approx((1 - high, 1 - low))
+    assert "10% to 15%" in given.sentence and "30 ms" in given.sentence
     assert Verdict(UNDECIDED, "x", "tape", "sdpa", numbers(1, 2, 0)).bounds is None
 
 
@@ -117,10 +117,10 @@ def test_a_vague_drop_does_not_loosen_the_gap_s_bound() -> None:
 def test_an_undecided_run_says_what_is_excluded_and_how_much_more_would_decide() -> None:
     n = numbers(1.0, 4.0, 30.0, error=0.5)  # C3 is 0.6 +- 1, C4 is 1 +- 1
     word, rule, excluded = judge(n)
-    found = Verdict(word, rule, "tape", "sdpa", n, 40, excluded)
+    given = Verdict(word, rule, "tape", "sdpa", n, 40, excluded)
     assert word == UNDECIDED and excluded == ("CONFIRMED",) and "REFUTED or PARTLY" in rule
-    assert "not the cause: at most 17%" in found.headline
-    needed = found.blocks_needed
+    assert "not the cause: at most 17%" in given.headline
+    needed = given.blocks_needed
     better = numbers(1.0, 4.0, 30.0, error=0.5 * (40 / needed) ** 0.5 * 0.98)
     assert needed > 40 and judge(better)[0] == "PARTLY"
     worse = numbers(1.0, 4.0, 30.0, error=0.5 * (40 / needed) ** 0.5 * 1.05)
@@ -178,7 +178,7 @@ def test_the_excess_is_what_the_step_takes_beyond_the_read_beside_it() -> None:
         floors=[FloorRead(round=n, bytes=80, pages="default", ms=[10.0 - n]) for n in range(6)],
         duel=DuelSteps(40, [40], fought, [DuelTrace(10.0, 1.0, trace)] * 5),
     )
-    found = verdict(Measured(record))
-    assert found.numbers is not None
-    low, _, high = found.numbers.interval(found.numbers.excess)
-    assert 0.57 < low / found.numbers.step < 0.6 < high / found.numbers.step < 0.63
+    judged = verdict(Measured(record))
+    assert judged.numbers is not None
+    low, _, high = judged.numbers.interval(judged.numbers.excess)
+    assert 0.57 < low / judged.numbers.step < 0.6 < high / judged.numbers.step < 0.63

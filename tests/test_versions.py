@@ -68,8 +68,8 @@ def made(after: float, again: float) -> DuelRecord:
 )
 def test_nothing_smaller_than_the_noise_is_said(after: float, again: float, word: str) -> None:
     record = made(after, again)
-    found = duel.ratio(record, "after")
-    assert duel.word(record) == word and found and found.contains(after * 1.0005)
+    change = duel.ratio(record, "after")
+    assert duel.word(record) == word and change and change.contains(after * 1.0005)
 
 
 def test_without_blocks_nothing_is_known() -> None:

@@ -209,10 +209,12 @@ def test_work_agrees_with_a_real_run(
     arguments = ["--model", "tiny", "--device", "cpu", "--context", "5,30", "--json"]
     experiment.main([*arguments, "--out", str(tmp_path), *extra])
     *_, verdict, last = capsys.readouterr().out.splitlines()
-    found = json.loads(last)
-    assert all(row["agrees"] for row in found["executed"]) and all(row["holds"] for row in found["claims"])
-    assert {row["context"] for row in found["executed"]} == ({5} if "--quick" in extra else {5, 30})
-    assert found["steps"]["30"]["naive_macs"] == 31 * found["steps"]["30"]["cached_macs"]
+    printed = json.loads(last)
+    assert all(row["agrees"] for row in printed["executed"]) and all(
+        row["holds"] for row in printed["claims"]
+    )
+    assert {row["context"] for row in printed["executed"]} == ({5} if "--quick" in extra else {5, 30})
+    assert printed["steps"]["30"]["naive_macs"] == 31 * printed["steps"]["30"]["cached_macs"]
     (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "run.json").read_bytes())["status"] == "complete"
     assert verdict

@@ -20,8 +20,8 @@ class Help(argparse.RawDescriptionHelpFormatter):
         value = action.default
         if action.help is None or action.nargs == 0 or "default" in action.help or value in (None, []):
             return action.help
-        shown = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
-        return f"{action.help} (default {shown})".replace("%", "%%")
+        text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+        return f"{action.help} (default {text})".replace("%", "%%")
 
 
 class _Version(argparse.Action):

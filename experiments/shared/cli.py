@@ -155,10 +155,10 @@ def _numbers(part: str) -> Iterable[int]:
     if not 1 <= first <= last or by < (2 if match[3] == "*" else 1):
         raise argparse.ArgumentTypeError(f"{part!r} is no range that rises: {NUMBERS}")
     powers = takewhile(lambda n: n <= last, (first * by**k for k in count()))
-    found = tuple(islice(powers if match[3] == "*" else range(first, last + 1, by), MAX_NUMBERS + 1))
-    if len(found) > MAX_NUMBERS:
+    numbers = tuple(islice(powers if match[3] == "*" else range(first, last + 1, by), MAX_NUMBERS + 1))
+    if len(numbers) > MAX_NUMBERS:
         raise argparse.ArgumentTypeError(f"{part!r} has more than {MAX_NUMBERS} numbers")
-    return found
+    return numbers
 
 
 def seconds(text: str) -> float:

@@ -40,14 +40,14 @@ class Part:
 class Result:
     """`status`: passed, failed, timed out, not started. `reason`: the last line of a failed part.
 
-    `found` is the JSON that a part printed or stored.
+    `output` is the JSON that a part printed or stored.
     """
 
     name: str
     status: str
     seconds: float
     reason: str = ""
-    found: dict[str, Any] = field(default_factory=dict)
+    output: dict[str, Any] = field(default_factory=dict)
 
 
 def run_all(

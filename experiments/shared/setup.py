@@ -49,9 +49,9 @@ def models_for(
 ) -> list[Model]:
     """The models that these variants run, with the same weights: ours, the one of transformers, or both."""
     arguments.model = hub.fetched(arguments.model)
-    own = [variant for variant in variants if roles(variant) is THEIRS]
-    ours = model_for(arguments, device) if len(own) < len(variants) else None
-    return [*([ours] if ours else []), *([_of_transformers(arguments, device, ours)] if own else [])]
+    theirs = [variant for variant in variants if roles(variant) is THEIRS]
+    ours = model_for(arguments, device) if len(theirs) < len(variants) else None
+    return [*([ours] if ours else []), *([_of_transformers(arguments, device, ours)] if theirs else [])]
 
 
 def _of_transformers(

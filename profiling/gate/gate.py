@@ -212,10 +212,10 @@ class Gate:
         steps, forced = (min(n, most or n) for n in (self.steps, self.forced))
 
         def scenes() -> list[Scene]:
-            made = self._scenes(decoder)
-            for scene in made:
+            scenes_here = self._scenes(decoder)
+            for scene in scenes_here:
                 truth.arrange(scene.text[:, : scene.context], scene.kv)
-            return made
+            return scenes_here
 
         trial = Trial.of(decoder, self.model, truth, steps, forced, self.contexts, scenes, tie, self.seed)
         if "contexts" in self.checks:

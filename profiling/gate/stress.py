@@ -136,9 +136,10 @@ def _texts(model: GPT, batch: int, generator: torch.Generator) -> dict[str, Tens
     size = model.config.vocab_size
     order = torch.randperm(size, generator=generator).tolist()
     pool = torch.tensor([token for token in order if token not in _special(size)])
-    own, common = pool[: 3 * STEPS].view(3, STEPS), pool[3 * STEPS :]
+    tokens_of, common = pool[: 3 * STEPS].view(3, STEPS), pool[3 * STEPS :]
     scenes = [
-        (name, 2 + 8 * place, own[place]) for place, name in enumerate((SMALL_VALUES, LARGE_MEANS, OUTLIERS))
+        (name, 2 + 8 * place, tokens_of[place])
+        for place, name in enumerate((SMALL_VALUES, LARGE_MEANS, OUTLIERS))
     ]
     for name, context, tokens in scenes:
         _set_embeddings(model, name, context, tokens)

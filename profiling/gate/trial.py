@@ -35,8 +35,8 @@ class Session:
     def __init__(self, decoder: Decoder, truth: Truth, inside: bool = True) -> None:
         """`inside`: compare what the cache holds, too."""
         self.decoder, self.truth = decoder, truth
-        shown = decoder.variant.cache.keeps and not isinstance(decoder.modules, PluginTrunk)
-        self.inside = inside and shown
+        has_contents = decoder.variant.cache.keeps and not isinstance(decoder.modules, PluginTrunk)
+        self.inside = inside and has_contents
         self.text = decoder.token.new_empty(decoder.batch, 0)
         self._position = self._slot = 0  # of the first logits, and of the first keys and values, to compare
         self._logits: list[Tensor] = []

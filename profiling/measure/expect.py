@@ -82,8 +82,8 @@ def step_reads(decoder: Decoder) -> StepReads:
     position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
     element = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize)
-    if isinstance(decoder.modules, PluginTrunk) and (own := decoder.modules.weights()) is not None:
-        whole = own
+    if isinstance(decoder.modules, PluginTrunk) and (weights := decoder.modules.weights()) is not None:
+        whole = weights
     return StepReads(whole, rows, [(kv_read_bytes(model.config, 1, element), None)])
 
 
@@ -94,15 +94,15 @@ def _is_head(table: nn.Embedding, model: GPT) -> bool:
 class _Reads(TorchDispatchMode):
     """Bytes that operations read of a module's own tensors, by storage: of a table the rows looked up."""
 
-    def __init__(self, own: set[int]) -> None:
+    def __init__(self, storages: set[int]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.own, self.bytes = own, Counter[int]()
+        self.storages, self.bytes = storages, Counter[int]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        made = {_storage(leaf) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
+        results = {_storage(leaf) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)}
         for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and _storage(leaf) in self.own - made:  # a view reads nothing
+            if isinstance(leaf, Tensor) and _storage(leaf) in self.storages - results:  # a view reads nothing
                 at = LOOK_UPS.get(func.overloadpacket)
                 share = 1.0 if at is None else _looked_up(args[at]) / leaf.size(0)
                 self.bytes[_storage(leaf)] += round(leaf.nbytes * share)
@@ -132,10 +132,10 @@ def _watched(model: TransformersModel) -> StepReads:
         model(torch.zeros(1, 1, dtype=torch.int64, device=model.device), layers.cache, every=False)
     whole = [tensor for tensor in tensors if reads.bytes[_storage(tensor)] >= sizes[_storage(tensor)]]
     rows = sum(n for storage, n in reads.bytes.items() if n < sizes[storage])
-    kept = [
+    cached = [
         sum(part.nbytes for part in layers.contents(layer, 1)) for layer in range(len(layers.cache.layers))
     ]
-    return StepReads(whole, rows, list(zip(kept, model.windows, strict=True)))
+    return StepReads(whole, rows, list(zip(cached, model.windows, strict=True)))
 
 
 def floor_bytes(decoder: Decoder, context: int) -> int:

@@ -19,15 +19,15 @@ SHARE_OFF, MS_OFF = 0.05, 0.02  # a wait is recovered within the larger of these
 NEIGHBOURS = 8  # blocks that are drawn together, so that their correlation stays
 
 
-def found_ms(difference: StepDifference) -> Interval | None:
+def removed_ms(difference: StepDifference) -> Interval | None:
     """What the second step takes off the first, ms; None for fewer than two blocks."""
-    found = estimate(difference.shares)
-    return None if found is None else found.interval().scaled(difference.step_ms)
+    share = estimate(difference.shares)
+    return None if share is None else share.interval().scaled(difference.step_ms)
 
 
 def false_alarm(difference: StepDifference) -> bool:
     """Whether a step is called different from itself."""
-    ms = found_ms(difference)
+    ms = removed_ms(difference)
     return ms is not None and not ms.contains(0.0)
 
 
@@ -43,13 +43,13 @@ def _tolerance_ms(ms: float) -> float:
 
 def precise(difference: StepDifference, ms: float) -> bool:
     """Whether the interval is narrow enough to say whether a wait of `ms` is recovered."""
-    found = found_ms(difference)
-    return found is not None and (found.high - found.low) / 2 <= _tolerance_ms(ms) / 2
+    interval = removed_ms(difference)
+    return interval is not None and (interval.high - interval.low) / 2 <= _tolerance_ms(ms) / 2
 
 
 def recovered(wait: InjectedWait) -> bool:
     """Whether the duel finds it within 5 % or 20 us, whichever is more."""
-    ms = found_ms(wait.found)
+    ms = removed_ms(wait.difference)
     return ms is not None and abs(ms.mid - wait.ms) <= _tolerance_ms(wait.ms)
 
 
@@ -79,9 +79,9 @@ def share_interval(hits: int, of: int) -> Interval:
     return Interval((middle - half) / (1 + z * z / of), share, (middle + half) / (1 + z * z / of))
 
 
-def wrong_words(made: WordsGiven) -> int:
+def wrong_words(given: WordsGiven) -> int:
     """Runs that were given a word which is not true."""
-    return sum(count for word, count in made.words.items() if word not in (made.truth.word, UNDECIDED))
+    return sum(count for word, count in given.words.items() if word not in (given.truth.word, UNDECIDED))
 
 
 # -- the estimators that were tried ------------------------------------------------------------
@@ -119,9 +119,9 @@ def signed_ranks(values: NDArray[np.float64]) -> Interval:
 
 def trimmed(values: NDArray[np.float64]) -> Interval:
     """What every number of a report is estimated by."""
-    found = estimate(values)
-    assert found is not None
-    return found.interval()
+    centre = estimate(values)
+    assert centre is not None
+    return centre.interval()
 
 
 ESTIMATORS: dict[str, Callable[[NDArray[np.float64]], Interval]] = {
@@ -162,7 +162,7 @@ def _alike(n: int, rng: np.random.Generator) -> NDArray[np.float64]:
 
 def false_alarms(measured: Sequence[float], sizes: Sequence[int], times: int, seed: int) -> list[FalseAlarms]:
     """Every estimator on the same series of every noise."""
-    rng, found = np.random.default_rng(seed), []
+    rng, rows = np.random.default_rng(seed), []
     for noise, draw in noises(measured).items():
         for n in sizes:
             series = [draw(n, rng) for _ in range(times)]
@@ -171,8 +171,8 @@ def false_alarms(measured: Sequence[float], sizes: Sequence[int], times: int, se
                 intervals = [interval(values) for values in series]
                 alarms = sum(not one.contains(0.0) for one in intervals)
                 width = float(np.median([one.high - one.low for one in intervals])) / scale
-                found.append(FalseAlarms(name, noise, n, alarms, times, width))
-    return found
+                rows.append(FalseAlarms(name, noise, n, alarms, times, width))
+    return rows
 
 
 # -- the verdict on made truths ----------------------------------------------------------------
@@ -221,9 +221,9 @@ def _word(truth: Truth, noise: Noise, loaded: bool, rng: np.random.Generator) ->
 
 
 def _in_ms(step_ms: float, shares: NDArray[np.float64]) -> Estimate:
-    found = estimate(shares)
-    assert found is not None  # every series has two values at least
-    return combined((step_ms, found))
+    share = estimate(shares)
+    assert share is not None  # every series has two values at least
+    return combined((step_ms, share))
 
 
 def _drawn(values: Sequence[float], n: int, loaded: bool, rng: np.random.Generator) -> NDArray[np.float64]:

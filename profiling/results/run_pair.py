@@ -131,9 +131,11 @@ def _steps(run: Measured) -> dict[Cell, pd.Series]:
     """Median step of each round, ms, of everything that was timed at full size under its own name."""
     full = run.samples[run.samples.width == run.width]
     rows = full[list(Cell._fields)].itertuples(index=False, name=None)
-    own = [cell for cell in {Cell(*row) for row in rows} if not cell.variant.endswith(AGAIN_SUFFIX)]
+    cells = [cell for cell in {Cell(*row) for row in rows} if not cell.variant.endswith(AGAIN_SUFFIX)]
     order = list(run.record.variants)
-    return {cell: _of(run, cell) for cell in sorted(own, key=lambda cell: (order.index(cell.variant), cell))}
+    return {
+        cell: _of(run, cell) for cell in sorted(cells, key=lambda cell: (order.index(cell.variant), cell))
+    }
 
 
 def _of(run: Measured, cell: Cell) -> pd.Series:

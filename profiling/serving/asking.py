@@ -183,15 +183,15 @@ class Asker:
 
     def _chunk(self, event: bytes, number: int) -> Chunk:
         where = f"{self.server.url}{self.path}: chunk {number} of the answer"
-        shown = self.server.quoted(event.decode("utf-8", "replace"))
+        quote = self.server.quoted(event.decode("utf-8", "replace"))
         try:
             chunk = msgspec.json.decode(event, type=Chunk)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise UserError(f"{where} cannot be read ({error}): {shown}") from None
+            raise UserError(f"{where} cannot be read ({error}): {quote}") from None
         if chunk.error is not None:
-            raise UserError(f"{where} is an error: {shown}")
+            raise UserError(f"{where} is an error: {quote}")
         if chunk.choices is None and chunk.usage is None:
-            raise UserError(f"{where} is no part of a completion: {shown}")
+            raise UserError(f"{where} is no part of a completion: {quote}")
         return chunk
 
 
@@ -200,12 +200,12 @@ def asker(server: Server, model: str, draw: Random) -> Asker:
 
     Raises Refused, UserError where it accepts none.
     """
-    found, few = _accepted(server, model, draw)
-    many = found.ask(MANY, 1, draw)
+    plain, few = _accepted(server, model, draw)
+    many = plain.ask(MANY, 1, draw)
     if few.prompt_tokens is None or many.prompt_tokens is None or many.prompt_tokens <= few.prompt_tokens:
-        return found
+        return plain
     per_word = (many.prompt_tokens - few.prompt_tokens) / (MANY - FEW)
-    return Asker(server, model, found.path, found.extras, per_word, few.prompt_tokens - FEW * per_word)
+    return Asker(server, model, plain.path, plain.extras, per_word, few.prompt_tokens - FEW * per_word)
 
 
 def _accepted(server: Server, model: str, draw: Random) -> tuple[Asker, StreamedAnswer]:

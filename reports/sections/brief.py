@@ -38,9 +38,9 @@ def ladder_table(measured: Measured) -> Table | None:
         if rung.measured:
             ratio = rung.ratio_to_memory_floor
             steps = [_quantiles(step) for step in rung.steps.values()]
-            found = rates(measured, rung.variant, measured.contexts[0])
-            floor = f"{number(rung.memory_floor_ms)}\n{number(found.gb_per_s)}"
-            over = f"{number(ratio.mid if ratio else None)}\n{number(found.tokens_per_s)}"
+            figures = rates(measured, rung.variant, measured.contexts[0])
+            floor = f"{number(rung.memory_floor_ms)}\n{number(figures.gb_per_s)}"
+            over = f"{number(ratio.mid if ratio else None)}\n{number(figures.tokens_per_s)}"
             rows.append([rung.variant, *steps, floor, over])
     heads = ["variant", *(f"ctx {n}" for n in measured.contexts), "floor\nGB/s", "x floor\ntok/s"]
     return Table(heads, rows, title="Step, ms: median, below it p95/p99") if rows else None

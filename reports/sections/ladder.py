@@ -134,8 +134,8 @@ def _ratios(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
 
 
 def _rates(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
-    found = {r.variant: rates(study.measured, r.variant, study.short) for r in rungs}
-    known = any(row.joules_per_token for row in found.values())
+    figures = {r.variant: rates(study.measured, r.variant, study.short) for r in rungs}
+    known = any(row.joules_per_token for row in figures.values())
     energy = (
         "Energy is that of the processor's packages and their memory, what they take idle included."
         if known
@@ -149,7 +149,7 @@ def _rates(study: Study, rungs: list[Rung]) -> list[Table | Sentence]:
             number(row.gb_per_s),
             *([interval(row.joules_per_token)] if known else []),
         ]
-        for name, row in found.items()
+        for name, row in figures.items()
     ]
     note = "The same steps as rates: tokens, and bytes that a step must read, over its median time."
     heads = ["variant", "tokens/s", "GB/s", *(["J per token"] if known else [])]

@@ -73,8 +73,8 @@ def installed() -> dict[str, Source]:
     """Those of installed packages, by name. Their metadata are read, nothing is imported."""
     from importlib.metadata import entry_points  # slow, and mostly not needed
 
-    found = sorted(entry_points(group=GROUP), key=lambda point: point.name)
-    return {point.name: Source(point.name, point.value, point.load) for point in found}
+    points = sorted(entry_points(group=GROUP), key=lambda point: point.name)
+    return {point.name: Source(point.name, point.value, point.load) for point in points}
 
 
 @cache
@@ -167,9 +167,9 @@ class PluginTrunk(Backend):
         """Raises TypeError for an answer that is no floating tensor of this shape, then V, on the device."""
         logits: Tensor = self.needs(method)(tokens)
         expected = (*shape, self.model.config.vocab_size)
-        found = tuple(getattr(logits, "shape", ())), getattr(logits, "device", None)
-        if found != (expected, tokens.device) or not logits.is_floating_point():
-            what = f"{list(found[0])} on {found[1]}" if found[1] else type(logits).__name__
+        answered = tuple(getattr(logits, "shape", ())), getattr(logits, "device", None)
+        if answered != (expected, tokens.device) or not logits.is_floating_point():
+            what = f"{list(answered[0])} on {answered[1]}" if answered[1] else type(logits).__name__
             raise TypeError(f"{method} answered {what}, expected logits {list(expected)} on {tokens.device}")
         return logits
 

@@ -106,8 +106,8 @@ class TransformersModel(Model):
 
     def forward(self, tokens: Tensor, cache: Any = None, every: bool = True) -> Tensor:
         """tokens [B,T] int64 -> logits [B,T or 1,V]. They go into `cache`; without one nothing is cached."""
-        kept = {self.cache_argument: cache, "use_cache": cache is not None}
-        out = self.module(tokens, **kept, logits_to_keep=0 if every else 1)
+        caching = {self.cache_argument: cache, "use_cache": cache is not None}
+        out = self.module(tokens, **caching, logits_to_keep=0 if every else 1)
         logits: Tensor = out.logits
         return logits
 

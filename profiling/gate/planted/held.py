@@ -74,14 +74,14 @@ def values_stored_as_keys(decoder: Decoder) -> None:
 
 def _first(is_step: Callable[[Tensor], bool]) -> Callable[[Tensor], Tensor]:
     """What it was given in the first step, in every later one; prompts are left alone."""
-    kept: list[Tensor] = []
+    first: list[Tensor] = []
 
     def frozen(x: Tensor) -> Tensor:
         if not is_step(x):
             return x
-        if not kept:
-            kept.append(x.clone())
-        return kept[0]
+        if not first:
+            first.append(x.clone())
+        return first[0]
 
     return frozen
 

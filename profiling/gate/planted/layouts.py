@@ -31,7 +31,7 @@ def _cache(decoder: Decoder) -> PagedCache:
 # -- the table --------------------------------------------------------------------------------
 
 
-def _shown(decoder: Decoder, change: Callable[[Tensor], Tensor]) -> None:
+def _with_table(decoder: Decoder, change: Callable[[Tensor], Tensor]) -> None:
     """The table [B,blocks] as `change` makes it, whenever the host writes it."""
     cache = _cache(decoder)
 
@@ -55,7 +55,7 @@ def read_by_the_table_of_the_row_before(decoder: Decoder) -> None:
 
 
 def table_of_the_first_row_for_all(decoder: Decoder) -> None:
-    _shown(decoder, lambda table: table[:1].expand_as(table))
+    _with_table(decoder, lambda table: table[:1].expand_as(table))
 
 
 def table_sorted(decoder: Decoder) -> None:
@@ -66,12 +66,12 @@ def table_sorted(decoder: Decoder) -> None:
         ordered = table.masked_fill(unused, table.numel() + 1).sort(dim=1).values
         return ordered.masked_fill(unused, SCRATCH)
 
-    _shown(decoder, by_number)
+    _with_table(decoder, by_number)
 
 
 def last_block_left_out_of_the_table(decoder: Decoder) -> None:
     """Rounding down: a block that is only partly full is not shown."""
-    _shown(decoder, lambda table: table.where(table.roll(-1, dims=1) != SCRATCH, SCRATCH))
+    _with_table(decoder, lambda table: table.where(table.roll(-1, dims=1) != SCRATCH, SCRATCH))
 
 
 # -- places -----------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import field
+
 from profiling.results.record.base import Record
 from profiling.results.record.part import Count, Ms, Part, Share, Us
 
@@ -18,7 +20,7 @@ class InjectedWait(Part, frozen=True):
 
     kind: str
     ms: Ms
-    found: StepDifference
+    difference: StepDifference = field(name="found")
     gaps_plain_ms: list[float]
     gaps_waiting_ms: list[float]
 
@@ -79,6 +81,6 @@ class CalibrateRecord(Record, frozen=True, kw_only=True, tag="calibrate"):
     entropy: Count = 0
     beside_itself: list[StepDifference] = []
     injected: list[InjectedWait] = []
-    made: list[WordsGiven] = []
+    simulated: list[WordsGiven] = field(name="made", default_factory=list)
     estimators: list[FalseAlarms] = []
     runs: list[RunAnswer] = []

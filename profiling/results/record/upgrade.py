@@ -84,8 +84,8 @@ def _trace(old: Json) -> Json:
     analysis = _without(old["analysis"], "parts_us", "busy_us", "profiled_ms", "replay")
     replay = old["analysis"]["replay"]
     phases = {name: _without(phase, "share") for name, phase in old.get("phases", {}).items()}
-    kept = {**_without(old, "analysis"), **analysis}
-    return {**kept, "phases": phases, "replay": _replay(replay) if replay else None}
+    trace = {**_without(old, "analysis"), **analysis}
+    return {**trace, "phases": phases, "replay": _replay(replay) if replay else None}
 
 
 def _replay(old: Json) -> Json:
@@ -112,7 +112,7 @@ def _batches(old: dict[str, Json]) -> dict[str, Json]:
 
 
 def _prefixes(old: dict[str, Json]) -> dict[str, Json]:
-    return {layout: _without(found, "bit_equal") for layout, found in old.items()}
+    return {layout: _without(prefix, "bit_equal") for layout, prefix in old.items()}
 
 
 def _generate(old: Json) -> Json:
@@ -129,17 +129,17 @@ def _without(old: Json, *keys: str) -> Json:
     return {key: value for key, value in old.items() if key not in keys}
 
 
-def page_of(record: Json, shown: Json) -> Json:
+def page_of(record: Json, results: Json) -> Json:
     """The page as plain JSON. A figure's text is made of what it shows."""
     kind = record["experiment"]
     measured: list[Json] = []
-    if drawn := shown["curves"]:
+    if drawn := results["curves"]:
         measured.append(_figure(kind, drawn["caption"], _curves(drawn)))
-    if drawn := shown.get("bars"):
+    if drawn := results.get("bars"):
         measured.append(_figure(kind, drawn["caption"], _bars(drawn)))
-    measured += [{"kind": "table", **table} for table in shown["tables"]]
-    measured += [{"kind": "bullets", "items": shown["notes"]}] if shown["notes"] else []
-    answer = [_sentence(shown["question"]), _sentence(f"**{shown['verdict']}**")]
+    measured += [{"kind": "table", **table} for table in results["tables"]]
+    measured += [{"kind": "bullets", "items": results["notes"]}] if results["notes"] else []
+    answer = [_sentence(results["question"]), _sentence(f"**{results['verdict']}**")]
     made_by = [f"Made by `{record['command']}`, {record['started']}.", *record["warnings"]]
     claims = _claims(record["claims"]) if record.get("claims") else None
     sections = {
@@ -168,8 +168,8 @@ def _curves(drawn: Json) -> Json:
     xs = [x for points in drawn["lines"].values() for x, _ in points]
     ends = (min(xs), max(xs)) if drawn["levels"] else ()
     bounds = {name: [(x, height) for x in ends] for name, height in drawn["levels"].items()}
-    kept = {key: drawn[key] for key in ("x", "y", "lines", "log_x", "log_y")}
-    return {"kind": "curves", **kept, "bounds": bounds}
+    axes = {key: drawn[key] for key in ("x", "y", "lines", "log_x", "log_y")}
+    return {"kind": "curves", **axes, "bounds": bounds}
 
 
 def _bars(drawn: Json) -> Json:
