@@ -196,9 +196,9 @@ def _answer(record: CalibrateRecord) -> str:
     )
     return (
         f"Claim {'holds' if holds else 'does not hold'} here: {alarms} of {len(duels)} duels of a step with "
-        f"itself alarm, {recoveries} of {len(waits)} waits are recovered, {sides.count(True)} put on the right "
-        f"side of the gap and {sides.count(False)} on the wrong one, {wrong} of {runs} made runs get a wrong "
-        "word."
+        f"itself alarm, {recoveries} of {len(waits)} waits are recovered, {sides.count(True)} put on the "
+        f"right side of the gap and {sides.count(False)} on the wrong one, {wrong} of {runs} made runs get a "
+        "wrong word."
     )
 
 
@@ -243,7 +243,7 @@ def _alarms_table(record: CalibrateRecord) -> Table:
 
 
 def _waits_table(waits: Sequence[InjectedWait]) -> Table:
-    from profiling.results.calibration import removed_ms, recovered, share_in_gap
+    from profiling.results.calibration import recovered, removed_ms, share_in_gap
 
     rows = []
     for wait in waits:

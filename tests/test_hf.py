@@ -128,12 +128,12 @@ def test_a_truth_that_is_widened_pass_by_pass_is_the_same(
 ) -> None:
     """Of a large model no float64 copy is kept; norms are in float32 there either way."""
     model, tokens = loaded(tmp_path, name), torch.arange(24).view(1, 24)
-    kept = Uncached(model).logits(tokens)
+    whole = Uncached(model).logits(tokens)
     monkeypatch.setattr(exact, "KEPT_BYTES", 0)
     widened = Uncached(model)
     assert any(isinstance(module, exact.Widened) for module in widened.model.modules())
     assert widened.logits(tokens).dtype == torch.float64
-    torch.testing.assert_close(widened.logits(tokens), kept, rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(widened.logits(tokens), whole, rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("name", ALIKE)

@@ -70,23 +70,23 @@ class Hub(BaseHTTPRequestHandler):
 def server() -> Iterator[tuple[str, list[str]]]:
     """The address of a hub, and the paths that it was asked for."""
     asked: list[str] = []
-    made = ThreadingHTTPServer(("127.0.0.1", 0), type("Asked", (Hub,), {"asked": asked}))
-    threading.Thread(target=made.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{made.server_port}", asked
-    made.shutdown()
-    made.server_close()
+    answering = ThreadingHTTPServer(("127.0.0.1", 0), type("Asked", (Hub,), {"asked": asked}))
+    threading.Thread(target=answering.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{answering.server_port}", asked
+    answering.shutdown()
+    answering.server_close()
 
 
 def python(code: str, home: Path, endpoint: str) -> subprocess.CompletedProcess[str]:
     """Run with a cache and an endpoint of its own, which the library reads when it is imported."""
-    own = {
+    settings = {
         "HF_HOME": str(home),
         "HF_ENDPOINT": endpoint,
         "HF_HUB_DISABLE_XET": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
     }
     command = [sys.executable, "-c", f"from variants import hub\n{code}"]
-    return subprocess.run(command, env={**os.environ, **own}, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, env={**os.environ, **settings}, capture_output=True, text=True, timeout=60)
 
 
 def test_a_model_is_fetched_without_its_code_and_named_by_its_commit(

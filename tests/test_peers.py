@@ -222,11 +222,11 @@ def test_rows_by_hand() -> None:
 
 def test_floors_by_hand() -> None:
     """The step over the read of its own bytes in its round; unknown where none was read."""
-    made = record(BY_HAND)
-    size = made.engines["llama.cpp"].step_bytes[16]
+    by_hand = record(BY_HAND)
+    size = by_hand.engines["llama.cpp"].step_bytes[16]
     for number, ms in enumerate(([1.0, 1.0, 9.0], [2.0, 2.0, 9.0])):
-        made.floors.append(FloorRead(round=number, bytes=size, pages="default", ms=ms))
-    rows = {row.name: row for row in compare.rows(made, 16)}
+        by_hand.floors.append(FloorRead(round=number, bytes=size, pages="default", ms=ms))
+    rows = {row.name: row for row in compare.rows(by_hand, 16)}
     assert rows["llama.cpp"].over_floor.mid == pytest.approx(3.0) and rows["llama.cpp"].floor_ms == 1.5
     assert rows["onelaunch"].over_floor.mid == pytest.approx(2.0)
     assert (rows["llama.cpp Q8_0"].floor_ms, rows["llama.cpp Q8_0"].over_floor) == (None, None)

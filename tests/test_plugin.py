@@ -187,7 +187,7 @@ def test_a_plugin_is_measured_beside_ours(run: Path) -> None:
     assert (entry.status, entry.parent) == ("proven", "cat"), entry.reason
     assert entry.difference == ("backend", "modules", "lists.py:Lists")
     lists_rung = measured.rung("Lists")
-    assert lists_rung.measured and rung_of.ratio_to_memory_floor and rung_of.ratio_to_parent
+    assert lists_rung.measured and lists_rung.ratio_to_memory_floor and lists_rung.ratio_to_parent
     assert entry.narrow_bytes.keys() == {64}
     assert measured.duel is not None and ("cat", "Lists") in measured.duel.pairs()
     assert entry.trace is not None and (run / "traces" / "Lists.pt.trace.json.gz").exists()

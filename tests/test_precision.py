@@ -126,14 +126,14 @@ def test_a_truth_that_is_widened_pass_by_pass_is_the_same(
 ) -> None:
     """Of a large model no float64 copy is kept."""
     model, tokens = random_model(ODD, seed=1), torch.arange(30).view(2, 15)
-    kept = Oracle(model, PRECISIONS[precision], AS_PRECISION, batch=2).answer(tokens, 0, 0)
+    whole = Oracle(model, PRECISIONS[precision], AS_PRECISION, batch=2).answer(tokens, 0, 0)
     monkeypatch.setattr(in_float64, "KEPT_BYTES", 0)
     monkeypatch.setattr(in_float64, "ROWS", 7)
     oracle = Oracle(model, PRECISIONS[precision], AS_PRECISION, batch=2)
     assert isinstance(oracle.head, Widened) and isinstance(oracle.decoder.model.blocks[0].up, Widened)
     again = oracle.answer(tokens, 0, 0)
-    torch.testing.assert_close(again.logits, kept.logits, rtol=1e-12, atol=1e-13)
-    for (k, v), (other_k, other_v) in zip(again.kv, kept.kv, strict=True):
+    torch.testing.assert_close(again.logits, whole.logits, rtol=1e-12, atol=1e-13)
+    for (k, v), (other_k, other_v) in zip(again.kv, whole.kv, strict=True):
         torch.testing.assert_close(k, other_k, rtol=1e-12, atol=1e-13)
         torch.testing.assert_close(v, other_v, rtol=1e-12, atol=1e-13)
 

@@ -257,7 +257,7 @@ def test_a_record_with_one_thing_wrong_is_read_or_refused(
     if isinstance(record, FloorRecord):
         record_page = page(study(RunFolder(Path("run"), record)))
     if record_page is not None:
-        assert markdown(record_page) and html(kept_page, defaultdict(Markup))
+        assert markdown(record_page) and html(record_page, defaultdict(Markup))
 
 
 @pytest.mark.parametrize("old", OLD, ids=[1, 2])

@@ -52,11 +52,11 @@ def exact_copy(model: GPT, precision: PrecisionOption) -> GPT:
 def in_float64(model: nn.Module) -> None:
     """Make a model that nobody else holds compute in float64."""
     stored = [*model.parameters(), *model.buffers()]
-    kept = 8 * sum(tensor.numel() for tensor in stored) <= KEPT_BYTES
+    small = 8 * sum(tensor.numel() for tensor in stored) <= KEPT_BYTES
     for name, module in list(model.named_modules()):
-        if kept and isinstance(module, QUANTISED):
+        if small and isinstance(module, QUANTISED):
             model.set_submodule(name, _linear(module))
-        elif not kept and (isinstance(module, QUANTISED) or type(module) in (nn.Linear, nn.Embedding)):
+        elif not small and (isinstance(module, QUANTISED) or type(module) in (nn.Linear, nn.Embedding)):
             model.set_submodule(name, Widened(module))
     model.to(torch.float64)
 
