@@ -1,10 +1,11 @@
 """Does everything that only a GPU can tell hold on this one, and is the 5 ms floor launch overhead here?
 
-Eight minutes, one command: the floor study (gate, times, traces, prediction against the measured replay) in
-float32 and bfloat16, tests marked `gpu`, and what each Triton kernel reaches. Every part runs in a process of
-its own under a time limit, PyTorch's own kernels first: a kernel that breaks the device's context costs its
-part. Results, report and verdict are written after each part; folder and archive (below 16 MB) hold what
-the parts said and their run folders. Exit code 1 if a part failed.
+Eight minutes, one command: the Triton kernels compiled ahead on all cores, the floor study (gate, times,
+traces, prediction against the measured replay) in float32 and bfloat16, what each Triton kernel reaches,
+tests marked `gpu`. Every part runs in a process of its own under a time limit, PyTorch's own kernels first: a
+kernel that breaks the device's context costs its part. Results, report and verdict are written after each
+part; folder and archive (below 16 MB) hold what the parts said and their run folders. Exit code 1 if a part
+failed.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ SAFE = "not (triton or launch)"  # tests whose kernels are PyTorch's own
 
 def parts(rehearse: bool, out: Path) -> list[Part]:
     """What is run: first what launches PyTorch's kernels alone, then each kernel that never ran on a device,
-    in a process of its own. A rehearsal runs the same parts small and on the CPU."""
+    in a process of its own. Tests of kernels come last: they compile some two hundred small ones, and what a
+    study times it has proven itself. A rehearsal runs the same parts small and on the CPU."""
     device, model = ("cpu", "tiny") if rehearse else ("cuda", "gpt2")
     contexts = "5,40" if rehearse else "10,100,1000"
     scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "10", "--steps", "10")
@@ -59,17 +61,20 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         command = (*module, "profiling.measure.kernels", *common, *options, *steps)
         return Part(f"kernels {precision}", command, 45)
 
+    ahead = ["profiling.measure.ahead", "--model", model, "--context", contexts, "--precision", "float32"]
+    ahead += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else ["bfloat16"]
     chosen = [
+        Part("kernels ahead", (*module, *ahead), 90, environment={"TRITON_INTERPRET": "0"}),
         floor("floor", "float32", safe, "20s", 150),
         floor("floor", "bfloat16", safe, "10s", 100),
         tests("tests", SAFE, 60),
-        tests("tests of kernels", f"not ({SAFE})", 60),
         floor("triton", "float32", fused, "5s", 60),
         floor("onelaunch", "float32", one, "5s", 60),
         kernels("float32"),
         floor("triton", "bfloat16", fused, "5s", 60),
         floor("onelaunch", "bfloat16", one, "5s", 60),
         kernels("bfloat16"),
+        tests("tests of kernels", f"not ({SAFE})", 120),
     ]
     return [replace(p, limit_s=p.limit_s * REHEARSAL_SLOWER) for p in chosen] if rehearse else chosen
 
@@ -120,6 +125,10 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
         if "verdict" in result.output:
             known = [f"{name} {number:.2f}" for name, number in goals(result.output).items() if number]
             detail = "; ".join(filter(None, (detail, ", ".join(known) or result.output["verdict"])))
+        if "compiled" in result.output:
+            slowest = result.output["slowest"]
+            detail = f"{result.output['compiled']} kernels for {result.output['arch']}, the slowest "
+            detail += f"{slowest['kernel']} in {slowest['seconds']:.0f} s"
         if "kernels" in result.output:
             rates = [(row["kernel"], row["gb_per_s"]) for row in result.output["kernels"]]
             detail = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in rates if rate is not None)

@@ -109,7 +109,9 @@ def test_the_archive_leaves_out_what_is_too_large(tmp_path: Path, monkeypatch: p
 def test_the_parts_fit_the_budget_and_a_rehearsal_has_the_same() -> None:
     real, rehearsed = parts(False, Path("x")), parts(True, Path("x"))
     assert [p.name for p in real] == [p.name for p in rehearsed]
-    assert sum(p.limit_s for p in real[:4]) <= gpu_check.BUDGET_S - GRACE_S, "these can never be crowded out"
+    assert sum(p.limit_s for p in real[:5]) <= gpu_check.BUDGET_S - GRACE_S, "these can never be crowded out"
+    ahead = real[0]
+    assert ahead.environment == {"TRITON_INTERPRET": "0"}, "what is interpreted is not compiled"
     studies = [p for p in real if p.runs]
     assert all("cuda" in p.command for p in studies) and len({p.runs for p in studies}) == len(studies)
     assert not any("cuda" in p.command for p in rehearsed)
@@ -118,12 +120,10 @@ def test_the_parts_fit_the_budget_and_a_rehearsal_has_the_same() -> None:
 def test_what_never_ran_on_a_device_runs_after_what_is_safe_and_in_a_process_of_its_own() -> None:
     real = parts(False, Path("x"))
     risky = [any(word in " ".join(part.command) for word in ("triton", "launch")) for part in real]
-    first = next(i for i, part in enumerate(real) if part.name == "tests of kernels")
-    assert not any(risky[:2]) and {part.name for part in real[:first]} == {
-        "floor float32",
-        "floor bfloat16",
-        "tests",
-    }
+    first = next(i for i, part in enumerate(real) if part.name == "triton float32")
+    safe = ["kernels ahead", "floor float32", "floor bfloat16", "tests"]
+    assert not any(risky[1:3]) and [part.name for part in real[:first]] == safe
+    assert real[-1].name == "tests of kernels"
     for part in real[first:]:
         assert not ("triton" in part.command and "onelaunch" in " ".join(part.command))
 
@@ -153,11 +153,13 @@ FLOOR = {
 
 
 def test_the_table_and_the_verdict() -> None:
+    ahead = {"compiled": 40, "arch": 90, "slowest": {"kernel": "one_step", "seconds": 21.4}, "errors": []}
     kernels = {"kernels": [{"kernel": "up", "gb_per_s": 512.3}, {"kernel": "head", "gb_per_s": None}]}
     results = [
         Result("floor float32", "passed", 12.0, output=FLOOR),
         Result("kernels float32", "passed", 3.0, output=kernels),
         Result("tests", "failed", 1.0, "exit code 1: boom"),
+        Result("kernels ahead", "passed", 30.0, found=ahead),
     ]
     assert goals(FLOOR) == {
         "cudagraph / eager": 0.3,
@@ -168,6 +170,7 @@ def test_the_table_and_the_verdict() -> None:
         "cudagraph / eager 0.30",
         "up 512 GB/s",
         "exit code 1: boom",
+        "40 kernels for 90, the slowest one_step in 21 s",
     ]
     assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
     assert verdict(results[1:], rehearse=False).startswith("INCONCLUSIVE")
@@ -192,7 +195,9 @@ def test_without_a_device_it_says_so_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_unknown_part_is_named_with_those_that_are_known(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"unknown part triton; known: floor float32, .*kernels bfloat16"):
+    with pytest.raises(
+        UserError, match=r"unknown part triton; known: kernels ahead, floor float32, .*kernels bfloat16"
+    ):
         gpu_check.main(["--rehearse", "--part", "triton", "--out", str(tmp_path)])
     assert not list(tmp_path.iterdir())
 
@@ -203,8 +208,9 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert (tmp_path / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())
-    assert [part["status"] for part in stored["parts"]] == ["passed"] * 10
-    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][:2])
+    assert [part["status"] for part in stored["parts"]] == ["passed"] * 11
+    assert stored["parts"][0]["found"]["compiled"] == 3  # one kernel of three models
+    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
     rows = next(part["found"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")
     launches = {"qkv": 2, "attend": 2, "residual": 4, "up": 2, "head": 1, "one_step": 1}  # of two layers
     assert {row["kernel"]: row["launches"] for row in rows} == launches

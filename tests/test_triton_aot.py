@@ -13,12 +13,32 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 pytest.importorskip("triton")
+
+import torch
+from triton.backends.compiler import GPUTarget
+
+from profiling.gate import Gate
+from profiling.measure import ahead
+from profiling.measure.runner import Runner
+from profiling.results.folder import RunFolder
+from profiling.results.record import FloorRecord, GateResult, Workload
+from tests.floor_run import GOLDEN
+from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH
+from variants.backends.triton_step import aot, ops, steps
+from variants.config import PRESETS
+from variants.decoder import Decoder
+from variants.ladder import ladder
+from variants.model import random_model
+from variants.option import anywhere
+
 ROOT = Path(__file__).parent.parent
 KERNELS = ["qkv_kernel", "qkv_kernel1", "attend_kernel", "residual_kernel", "residual_kernel1", "up_kernel"]
 KERNELS += ["head_kernel", "one_step"]
@@ -92,14 +112,10 @@ def test_kernels_compile_for_amd(arch: str, precision: str, kernels: list[str]) 
 def test_dependent_launches_are_hopper_s_and_not_amd_s(
     hip: str | None, capability: tuple[int, int], expected: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    import torch
-
-    from variants.backends.triton_step.steps import has_dependent_launches
-
     monkeypatch.setattr(torch.version, "hip", hip)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert has_dependent_launches(torch.device("cuda", 0)) is expected
-    assert not has_dependent_launches(torch.device("cpu"))
+    assert steps.has_dependent_launches(torch.device("cuda", 0)) is expected
+    assert not steps.has_dependent_launches(torch.device("cpu"))
 
 
 def loads_at_barriers(arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT) -> list[int]:
@@ -144,3 +160,104 @@ def test_tensor_cores_multiply_bfloat16_batches_and_nothing_else(
     for name, row in compiled(arch, precision, batch).items():
         expected = (precision, batch) == ("bfloat16", 16) and name != "attend_kernel"
         assert (row["tensor_core_products"] > 0) == expected, row
+
+
+# -- compiled ahead: what a study asks for, from a process that knows nothing of this one ------------------
+
+LAUNCHING = """
+import torch
+from variants.backends.triton_step import aot, ops, steps
+from variants.config import PRESETS
+from variants.model import random_model
+from variants.slots.static_cache import StaticCache
+
+launch = ops._launch
+ops._launch = lambda kernel, *rest, **more: kernel.__name__ == "{kernel}" and launch(kernel, *rest, **more)
+model = random_model(PRESETS["tiny"])
+cache = StaticCache(model.config, 1, model.config.n_ctx, model.like)
+with torch.inference_mode(), aot.launching(aot.CHIPS["90"]) as launched:
+    steps.TritonStep(model, cache, programs=132, pdl=True).step(torch.zeros(1, 1, dtype=torch.int64))
+print(*launched)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_compiled_ahead_is_what_a_launch_finds(tmp_path: Path) -> None:
+    """A later process launches as on a device, up to the driver's call: its cache gains no file."""
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "TRITON_CACHE_DIR": str(tmp_path)}
+    building = ["-m", "profiling.measure.ahead", "--arch", "90", "--model", "tiny", "--context", "5"]
+
+    def run(*command: str) -> tuple[str, set[Path]]:
+        done = subprocess.run(
+            [sys.executable, *command], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        return done.stdout, {file for file in tmp_path.rglob("*") if file.is_file()}
+
+    outcome, built = run(*building, "--kernel", "attend_kernel")
+    assert json.loads(outcome)["compiled"] == 3 and len(built) >= 3
+    launched, after = run("-c", LAUNCHING.format(kernel="attend_kernel"))
+    assert launched.split() == ["attend_kernel"] * 2 and after == built
+    launched, after = run("-c", LAUNCHING.format(kernel="up_kernel"))
+    assert launched.split() == ["up_kernel"] * 2 and after > built, "what was not compiled ahead would show"
+
+
+def asked_of(kernel: Any, *arguments: Any, **options: Any) -> tuple[object, ...]:
+    """What a launch is compiled for: types and alignment of tensors, everything else by value."""
+    kinds = ((a.dtype, a.data_ptr() % 16) if isinstance(a, torch.Tensor) else a for a in arguments)
+    return (kernel.__name__, *kinds, *sorted(options.items()))
+
+
+def one_step_passes(gate: Gate, decoder: Decoder, names: object) -> GateResult:
+    """Instead of a proof: nothing is computed here."""
+    decoder.prefill(torch.ones(decoder.batch, 1, dtype=torch.int64))
+    decoder.advance()
+    return GateResult()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_a_study_launches_what_was_compiled_ahead(
+    precision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the model itself, of the narrow ones and of the gate's: neither more nor less."""
+    asked: set[tuple[object, ...]] = set()
+    monkeypatch.setattr(ops, "_launch", lambda *launch, **options: asked.add(asked_of(*launch, **options)))
+    monkeypatch.setattr(Gate, "_run", one_step_passes)
+    makers = ((FUSED_TRITON, steps.TritonStep), (ONE_LAUNCH, steps.PersistentStep))
+    sdpa = ladder(precision)["sdpa"]
+    rungs = [
+        sdpa.then(
+            made.__name__,
+            "for this test",
+            backend=replace(
+                option, build=lambda m, _, made=made: made(m.model, m.static_cache()), why_not=anywhere
+            ),
+        )
+        for option, made in makers
+    ]
+    config, workload = PRESETS["tiny"], Workload(contexts=(5, 40), rounds=1, steps=2, prompt=20)
+    run = RunFolder.create(tmp_path, FloorRecord, "cpu")
+    run.update(peaks=RunFolder.load(GOLDEN, FloorRecord).record.peaks)
+    model = random_model(config, dtype=getattr(torch, precision))
+    runner = Runner(run, workload, model, [sdpa, *rungs])
+    runner.prepare()
+    assert all(run.record.variants[rung.name].status == "proven" for rung in rungs)
+
+    chip = aot.Chip(GPUTarget("cuda", 80, 32), 1)  # the interpreter has one program and no early launch
+    built: set[tuple[object, ...]] = set()
+    for shape in ahead.shapes(config, workload):
+        aot.launches(chip, precision, shape, lambda *launch, **more: built.add(asked_of(*launch, **more)))
+    assert asked == built and len({launch[0] for launch in built}) == 6
+
+
+def test_the_driver_names_the_target_that_is_compiled_for() -> None:
+    """The cache's key holds it: 90, where the assembler is told 90a."""
+    from triton.backends.nvidia.driver import CudaDriver
+
+    for chip in aot.CHIPS.values():
+        if chip.target.backend == "cuda":
+            capability = divmod(int(chip.target.arch), 10)
+            asked = SimpleNamespace(
+                get_current_device=lambda: 0, get_device_capability=lambda device, c=capability: c
+            )
+            assert CudaDriver.get_current_target(asked) == chip.target

@@ -27,13 +27,15 @@ WHY_NOT_STARTED = "not started: the budget was spent"
 
 @dataclass(frozen=True)
 class Part:
-    """One process. Its last line of stdout is JSON where `parsed`; `runs`: where its run folder goes."""
+    """One process. Its last line of stdout is JSON where `parsed`; `runs`: where its run folder goes;
+    `environment`: what differs in it from that of the others."""
 
     name: str
     command: tuple[str, ...]
     limit_s: float
     parsed: bool = True
     runs: Path | None = None
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -79,10 +81,9 @@ def run_part(
 ) -> Result:
     """Run one part, without a limit where that is None; never raises for what the part does."""
     start = time.monotonic()
+    pipe, own = subprocess.PIPE, {**environment, **part.environment}
     try:
-        process = subprocess.Popen(
-            part.command, cwd=root, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-        )
+        process = subprocess.Popen(part.command, cwd=root, env=own, stdout=pipe, stderr=pipe, text=True)
     except OSError as error:
         return Result(part.name, "failed", time.monotonic() - start, str(error))
     late = False

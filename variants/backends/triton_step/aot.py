@@ -13,16 +13,16 @@ import json
 import re
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import triton
-from rich.console import Console
-from rich.table import Table
 from triton.backends.compiler import GPUTarget
+from triton.compiler.compiler import CompiledKernel
 from triton.runtime import driver
 
 from variants.backends.triton_step import ops, plan, steps
@@ -61,23 +61,45 @@ CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
+def own_chip() -> Chip:
+    """The CUDA device of this machine, as the launcher sees it."""
+    return Chip(driver.active.get_current_target(), steps.resident_programs(torch.device("cuda")))
+
+
 class NamedTarget:
     """Stands in for a driver. The launcher keeps kernels by device number, so every chip has its own."""
 
-    def __init__(self, arch: str) -> None:
-        self.arch = arch
+    def __init__(self, chip: Chip) -> None:
+        self.chip = chip
 
     def get_current_target(self) -> GPUTarget:
-        return CHIPS[self.arch].target
+        return self.chip.target
 
     def get_current_device(self) -> int:
-        return list(CHIPS).index(self.arch)
+        return hash(self.chip)
 
     def get_current_stream(self, device: int) -> int:
         return 0
 
     def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
+
+
+@contextmanager
+def launching(chip: Chip) -> Iterator[list[str]]:
+    """A launch within it does what Triton does on the host, up to the driver's call, and adds its name."""
+    launched: list[str] = []
+
+    def load_nothing(kernel: Any) -> None:
+        kernel._run, kernel.function = lambda *arguments: launched.append(kernel.name), 0
+
+    active, real = driver._active, CompiledKernel._init_handles
+    driver.set_active(NamedTarget(chip))
+    CompiledKernel._init_handles = load_nothing
+    try:
+        yield launched
+    finally:
+        driver._active, CompiledKernel._init_handles = active, real
 
 
 def empty_model(config: GPTConfig, precision: str) -> GPT:
@@ -90,15 +112,33 @@ def empty_model(config: GPTConfig, precision: str) -> GPT:
     return declared(PrecisionOption)[precision].build(model)
 
 
-def compiled(
-    arch: str,
-    precision: str,
-    batch: int = 1,
-    config: GPTConfig = CONFIG,
-    capacity: int = 1024,
-    only: str | None = None,
-) -> Iterator[tuple[str, Any]]:
-    """(name, compiled kernel) of every kernel of both backends, each once; of those named `only`."""
+@dataclass(frozen=True)
+class Shape:
+    """What a step's kernels depend on beside chip and precision."""
+
+    config: GPTConfig
+    batch: int = 1
+    capacity: int = 1024
+
+
+def launches(chip: Chip, precision: str, shape: Shape, launch: Callable[..., None]) -> None:
+    """Every launch of one step of either backend goes to `launch(kernel, programs, ...)` and to no device."""
+    active, real = driver._active, ops._launch
+    driver.set_active(NamedTarget(chip))
+    ops._launch = launch
+    try:
+        model, programs = empty_model(shape.config, precision), chip.multiprocessors
+        cache = StaticCache(shape.config, shape.batch, shape.capacity, model.like)
+        token = torch.zeros(shape.batch, 1, dtype=torch.int64)
+        with torch.inference_mode():
+            steps.TritonStep(model, cache, programs=programs, pdl=chip.dependent_launches).step(token)
+            steps.PersistentStep(model, cache, resident=programs).step(token)
+    finally:
+        driver._active, ops._launch = active, real
+
+
+def compiled(chip: Chip, precision: str, shape: Shape, only: str | None = None) -> dict[str, Any]:
+    """Every kernel of both backends by name, compiled into Triton's cache; of those named `only`."""
     by_name: dict[str, Any] = {}
 
     def compile_only(kernel: Any, programs: int, *arguments: Any, **options: Any) -> None:
@@ -109,21 +149,8 @@ def compiled(
             number = sum(name.startswith(kernel.__name__) for name in by_name) or ""
             by_name[f"{kernel.__name__}{number}"] = done
 
-    active, launch = driver._active, ops._launch
-    driver.set_active(NamedTarget(arch))
-    ops._launch = compile_only
-    try:
-        chip = CHIPS[arch]
-        programs = chip.multiprocessors
-        model = empty_model(config, precision)
-        cache = StaticCache(config, batch, capacity, model.like)
-        token = torch.zeros(batch, 1, dtype=torch.int64)
-        with torch.inference_mode():
-            steps.TritonStep(model, cache, programs=programs, pdl=chip.dependent_launches).step(token)
-            steps.PersistentStep(model, cache, resident=programs).step(token)
-    finally:
-        driver._active, ops._launch = active, launch
-    yield from by_name.items()
+    launches(chip, precision, shape, compile_only)
+    return by_name
 
 
 def disassemble(kernel: Any) -> tuple[str, str]:
@@ -210,7 +237,7 @@ def rows(arches: list[str], precisions: list[str], batch: int, only: str | None)
     """A row of the report for each kernel, by architecture and precision."""
     for arch in arches:
         for precision in precisions:
-            for name, kernel in compiled(arch, precision, batch, only=only):
+            for name, kernel in compiled(CHIPS[arch], precision, Shape(CONFIG, batch), only).items():
                 yield {"kernel": name, "arch": arch, "precision": precision, "batch": batch, **report(kernel)}
 
 
@@ -229,6 +256,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         for row in kernels:
             print(json.dumps(row), flush=True)
         return
+    from rich.console import Console
+    from rich.table import Table
+
     table, collected = Table(title=f"Triton {triton.__version__}, batch {arguments.batch}"), list(kernels)
     columns = max(map(list, collected), key=len, default=[])  # AMD's assembly says less
     for column in columns:
