@@ -159,7 +159,7 @@ def test_the_table_and_the_verdict() -> None:
         Result("floor float32", "passed", 12.0, output=FLOOR),
         Result("kernels float32", "passed", 3.0, output=kernels),
         Result("tests", "failed", 1.0, "exit code 1: boom"),
-        Result("kernels ahead", "passed", 30.0, found=ahead),
+        Result("kernels ahead", "passed", 30.0, output=ahead),
     ]
     assert goals(FLOOR) == {
         "cudagraph / eager": 0.3,
