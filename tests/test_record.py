@@ -260,6 +260,14 @@ def test_a_record_with_one_thing_wrong_is_read_or_refused(
         assert markdown(record_page) and html(record_page, defaultdict(Markup))
 
 
+@pytest.mark.parametrize("rows", ["samples", "floors", "ttft"])
+def test_a_round_that_holds_something_twice_is_refused(rows: str) -> None:
+    record = json.loads(encoded(read(OLD[-1])))
+    record[rows].append(record[rows][0])
+    with pytest.raises(UserError, match=rf"{rows}: round 0 holds .* 2 times"):
+        read(record)
+
+
 @pytest.mark.parametrize("old", OLD, ids=[1, 2])
 def test_the_old_record_stays_as_it_was(old: dict[str, Any]) -> None:
     before = json.dumps(old)

@@ -85,7 +85,7 @@ def two_threads() -> Synthetic:
 
 
 @pytest.mark.parametrize(
-    "made",
+    "synthetic",
     [eager(), replayed(), side_by_side(), two_threads()],
     ids=["eager", "replayed", "branches", "threads"],
 )

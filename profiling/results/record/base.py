@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from profiling.results.record.claim import Claim
@@ -61,6 +62,17 @@ class Measurement(Record, frozen=True, kw_only=True):
     duel: DuelSteps | None = None
     predicted_replay: PredictedReplay | None = None
     recompiles_while_timing: Count | None = None
+
+    def __post_init__(self) -> None:
+        """A round visits everything once; what stands twice could belong to either round."""
+        visits: Counter[tuple[object, ...]] = Counter(
+            ("samples", s.round, s.variant, s.width, s.context, s.batch) for s in self.samples
+        )
+        visits.update(("floors", read.round, read.bytes, read.pages) for read in self.floors)
+        visits.update(("ttft", first.round, first.variant) for first in self.ttft)
+        for (where, number, *what), times in visits.items():
+            if times > 1:
+                raise ValueError(f"{where}: round {number} holds {', '.join(map(str, what))} {times} times")
 
     @property
     def baseline(self) -> str:
