@@ -77,4 +77,4 @@ def test_parts_of_every_kind_run_from_the_archive_alone(unpacked: Path, tmp_path
     assert (tmp_path / "runs" / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())["parts"]
     assert [(part["name"], part["status"]) for part in stored] == [(name, "passed") for name in names]
-    assert stored[0]["found"]["replay_outcome"]["variant"] == "tape"
+    assert stored[0]["output"]["replay_outcome"]["variant"] == "tape"
