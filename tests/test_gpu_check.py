@@ -209,9 +209,9 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     assert (tmp_path / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())
     assert [part["status"] for part in stored["parts"]] == ["passed"] * 11
-    assert stored["parts"][0]["found"]["compiled"] == 3  # one kernel of three models
-    assert all(part["found"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
-    rows = next(part["found"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")
+    assert stored["parts"][0]["output"]["compiled"] == 3  # one kernel of three models
+    assert all(part["output"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
+    rows = next(part["output"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")
     launches = {"qkv": 2, "attend": 2, "residual": 4, "up": 2, "head": 1, "one_step": 1}  # of two layers
     assert {row["kernel"]: row["launches"] for row in rows} == launches
     assert all(row["step_us"] > 0 for row in rows)
