@@ -3,7 +3,8 @@
     python -m reports.readme reports/published/FOLDER
 
 Between `<!-- measured: NAME -->` and `<!-- end -->` stands what the part of that name makes: of a floor
-run of our rungs or of a `transformers` model beside them, of a calibration or of the articles' claims.
+run of our rungs, of a `transformers` model beside them or of a real shape with seeded weights, of a
+calibration or of the articles' claims.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from reports.numbers import UNKNOWN, at_commit, interval, number
 from reports.sections.answer import said
 from variants.command import Parser, run
 from variants.errors import UserError
+from variants.known_configs import SHAPE
 from variants.ladder import THEIRS
 
 README = Path("README.md")
@@ -94,6 +96,21 @@ def own_code(run: RunFolder[FloorRecord]) -> str:
     return f"{source(run)} {versions}. Steps over those of `{record.baseline}`:\n\n" + "\n".join(lines)
 
 
+def shape(run: RunFolder[FloorRecord]) -> str:
+    """Where each backend and precision stands above the memory floor of its bytes, with 95 % intervals."""
+    measured = Measured(run.record)
+    lines = ["| variant | step, ms | memory floor, ms | × floor |", "|---|---:|---:|---:|"]
+    for rung in measured.ladder():
+        roots = rung.variant in (run.record.baseline, THEIRS.baseline)
+        other = rung.difference is not None and rung.difference.slot in ("backend", "precision")
+        if rung.measured and (roots or other):
+            step = rung.steps[measured.contexts[0]]
+            ms = (number(step.median if step else None), number(rung.memory_floor_ms))
+            ratio = interval(rung.ratio_to_memory_floor)
+            lines.append(f"| {' | '.join([f'`{rung.variant}`', *ms, ratio])} |")
+    return f"{source(run)} At context {measured.contexts[0]}:\n\n" + "\n".join(lines)
+
+
 def accuracy(run: RunFolder[CalibrateRecord]) -> str:
     """How often the instrument was wrong where the truth was known, and what whole runs answered."""
     record = run.record
@@ -132,6 +149,7 @@ PARTS: dict[type[Record], dict[str, Part]] = {
     ArticlesRecord: {"articles": articles},
 }
 OWN_CODE: dict[str, Part] = {"own_code": own_code}
+OF_A_SHAPE: dict[str, Part] = {"shape": shape}
 
 
 def parts_of(record: Record) -> dict[str, Part]:
@@ -139,6 +157,8 @@ def parts_of(record: Record) -> dict[str, Part]:
     if type(record) not in PARTS:
         kinds = " or ".join(kind.kind() for kind in PARTS)
         raise UserError(f"the README shows no run of {record.kind()}, only {kinds}")
+    if isinstance(record, FloorRecord) and record.model and record.model.name.startswith(SHAPE):
+        return OF_A_SHAPE
     if isinstance(record, FloorRecord) and THEIRS.baseline in record.variants:
         return OWN_CODE
     return PARTS[type(record)]

@@ -212,9 +212,9 @@ def collected(files: list[str], chosen: str) -> dict[str, str]:
 def test_the_readme_shows_what_its_command_makes() -> None:
     text = (ROOT / "README.md").read_text("utf-8")
     assert {name for _, name, _ in readme.BLOCK.findall(text)} == set().union(
-        *readme.PARTS.values(), readme.OWN_CODE
+        *readme.PARTS.values(), readme.OWN_CODE, readme.OF_A_SHAPE
     )
-    for name in ("source", "own_code", "accuracy"):
+    for name in ("source", "own_code", "shape", "accuracy"):
         (path,) = re.findall(rf"measured: {name} -->\n.*?\((reports/published/[^/)]+)/report\.md\)", text)
         run = RunFolder.load(ROOT / path, Record)
         assert readme.filled(text, RunFolder(Path(path), run.record)) == text

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
 KNOWN_CONFIGS: dict[str, dict[str, Any]] = {
     "llama-2-7b": {
         "model_type": "llama",

@@ -22,7 +22,7 @@ from profiling.results.record import Workload
 from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
-from variants.known_configs import KNOWN_CONFIGS
+from variants.known_configs import KNOWN_CONFIGS, SHAPE
 from variants.option import declared
 from variants.slots.precision import PrecisionOption
 
@@ -30,7 +30,6 @@ T = TypeVar("T")
 Flag = Literal["context", "steps", "rounds"]
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PRECISIONS = tuple(name for name, option in declared(PrecisionOption).items() if option.plain)
-SHAPE = "shape:"  # before the name of a model whose shape is real and whose weights are seeded
 SEEDS = 2**63  # torch refuses the double of it, and `random` takes -1 for 1 without a word
 NUMBERS = "numbers, or ranges like 10..1000*10 or 10..90+20"
 MAX_NUMBERS = 1000  # of a range

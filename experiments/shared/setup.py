@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from experiments.shared.cli import SHAPE
 from profiling.cost.work import parameters
 from profiling.measure.footprint import free_bytes
 from variants import hub
@@ -23,7 +22,7 @@ from variants.backends.transformers_model import (
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.hf_config import HfConfig, gpt2_settings, gpt_config, read_json
-from variants.known_configs import KNOWN_CONFIGS
+from variants.known_configs import KNOWN_CONFIGS, SHAPE
 from variants.ladder import THEIRS, roles
 from variants.model import GPT, Model, random_model
 from variants.spec import Variant
