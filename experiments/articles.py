@@ -29,7 +29,18 @@ ROOT = Path(__file__).parent.parent
 EXAMPLES = ("", "--model gpt2-medium --only work,context", "--full")
 # in the order of the report; those that only compute know no device
 COMPUTED = ("sizing",)
-ORDER = ("work", "sizing", "throughput", "context", "memory", "batch", "purity", "faults", "paging")
+ORDER = (
+    "work",
+    "sizing",
+    "throughput",
+    "context",
+    "memory",
+    "batch",
+    "purity",
+    "equality",
+    "faults",
+    "paging",
+)
 PASSED_ON = ("device", "model", "precision", "seed", "threads")
 TITLES = {
     ClaimKind.ARITHMETIC: "Arithmetic",
@@ -143,7 +154,7 @@ def _not_measured(key: str) -> Claim:
         published=figure.value,
         here="",
         holds=None,
-        why="left out by --quick, or by this device or model",
+        why="left out by --quick, by this device or model, or asks for what is not here (a file of requests)",
         kind=figure.kind,
     )
 

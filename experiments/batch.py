@@ -26,6 +26,7 @@ from experiments.shared.measured import (
 )
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
+from profiling.results.peaks import beyond_peaks
 from profiling.results.record import BatchRecord, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
@@ -124,6 +125,7 @@ def outcome(roof: Roofline, quick: bool) -> Outcome:
         f"compute takes over {crossing}, by the measured rates and context {roof.context}",
         "bytes of a prefill: weights once and the cache written; activations are not counted",
         *(f"batch {n}: {why}" for n, why in roof.left_out.items()),
+        *beyond_peaks(_shares(roof)),
     ]
     if (beside := Measured(roof.record).aa_ratio) is not None:
         notes.append(f"A/A, the step of one row over itself: {interval(beside)}")
@@ -183,6 +185,17 @@ def _phase_table(roof: Roofline) -> Table:
     )
     heads = ("phase", "ms", "a token", "MACs/byte", "of matmul", "of read")
     return Table(heads, rows, title=title)
+
+
+def _shares(roof: Roofline) -> dict[str, float]:
+    """Every share of a measured peak that is shown."""
+    reached = {
+        f"batch {n}": max(roof.memory_ms(n), roof.compute_ms(n)) / roof.step_ms(n) for n in roof.batches
+    }
+    for phase in (*roof.prefills(), roof.decode()):
+        reached[f"{phase.name}, matmul"] = phase.flop_rate / roof.flop_rate
+        reached[f"{phase.name}, read"] = phase.read_rate / roof.read_rate
+    return reached
 
 
 def _statements(roof: Roofline) -> list[Check]:

@@ -5,30 +5,35 @@ is wrong, and a check of cached against naive catches them.
 
 Each known bug is injected into a working variant. Right and broken text stand side by side, every check of
 the gate is run on the broken decoder, and a bug that no check catches is a hole: the claim fails. Random
-models get blocks at the scale 1/sqrt(width), so that their text depends on what the cache holds.
+models get blocks at the scale 1/sqrt(width), so that their text depends on what the cache holds. A model with
+a tokenizer.json writes words.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import Any
 
 from experiments.shared import cli
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
+from experiments.shared.text import encoded, load_tokenizer
 from profiling.results.record import FaultsRecord, Finding, Model, Workload
 from profiling.results.record.page import Table
 from variants.config import PRESETS
 from variants.errors import UserError
-
-if TYPE_CHECKING:
-    pass
+from variants.hub import folder_of
 
 EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
 MIN_CONTEXT = 40  # tokens that the conversation and the gate's checks need
 STEPS, QUICK_STEPS = 48, 24  # greedy tokens
-WINDOW = 6  # tokens shown around the first difference
+WINDOW, LETTERS = 6, 28  # tokens and letters shown around the first difference
+PRODUCED, FIRST, LAST = 28, 8, 12  # tokens of a session: all, behind its first and its last prompt
+TEXT = """To be, or not to be,--that is the question:--
+Whether 'tis nobler in the mind to suffer
+The slings and arrows of outrageous fortune
+"""  # what the sessions of a model with a tokenizer are about
 NOTHING = "no difference"
 
 
@@ -42,6 +47,8 @@ def parser() -> argparse.ArgumentParser:
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
+    import torch
+
     from experiments.shared.demo import attentive
     from experiments.shared.measured import model_on_device
     from experiments.shared.progress import ProgressLine
@@ -59,16 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     chosen = cli.chosen("fault", cli.names(arguments.fault), {fault.name: fault for fault in FAULTS})
     if arguments.model in PRESETS:
         model = attentive(model)
+    tokenizer = load_tokenizer(folder_of(arguments.model))
+    text = torch.tensor(encoded(tokenizer, TEXT)) if tokenizer else None
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
+    common = {"capacity": capacity(model), "steps": steps, "seed": arguments.seed}
     gates = {
-        batch: Gate(
-            model,
-            arguments.precision,
-            batch=batch,
-            capacity=capacity(model),
-            steps=steps,
-            seed=arguments.seed,
-        )
+        batch: Gate(model, arguments.precision, batch=batch, **common)
         for batch in {fault.batch for fault in chosen}
     }
     run = RunFolder.create(arguments.out, FaultsRecord, device.type)
@@ -80,34 +83,38 @@ def main(argv: Sequence[str] | None = None) -> int:
     with ProgressLine(arguments.quiet) as progress:
         for number, fault in enumerate(chosen):
             progress(f"fault: {fault.name}", number, len(chosen))
-            findings.append(examine(fault, model, arguments.precision, gates[fault.batch], arguments.seed))
+            gate = gates[fault.batch]
+            findings.append(examine(fault, model, arguments.precision, gate, arguments.seed, text))
             run.save()
-    return conclude(arguments, __doc__ or "", run, outcome(findings))
+    return conclude(arguments, __doc__ or "", run, outcome(findings, tokenizer))
 
 
 # -- what is shown ----------------------------------------------------------------------------
 
 
-def difference(right: list[int] | str, broken: list[int] | str) -> tuple[str, str]:
-    """The two texts around their first difference, as token ids."""
+def difference(right: list[int] | str, broken: list[int] | str, tokenizer: Any = None) -> tuple[str, str]:
+    """The two texts around their first difference: as token ids, or as letters where there is a tokenizer."""
     if isinstance(right, str) or isinstance(broken, str):
-        return tuple(_shortened(text) for text in (right, broken))  # type: ignore[return-value]
+        return tuple(_shortened(text, tokenizer) for text in (right, broken))  # type: ignore[return-value]
     first = next((i for i, pair in enumerate(zip(right, broken, strict=True)) if pair[0] != pair[1]), None)
-    if first is None:
-        return _ids(right[:WINDOW]), NOTHING
-    start = max(0, first - 1)
-    return _ids(right[start : start + WINDOW]), _ids(broken[start : start + WINDOW])
+    start = max(0, (first or 0) - 1)
+    shown, other = (written(text[start:], tokenizer) for text in (right, broken))
+    return shown, NOTHING if first is None else other
 
 
-def _ids(tokens: list[int]) -> str:
-    return " ".join(map(str, tokens))
+def written(tokens: Sequence[int], tokenizer: Any) -> str:
+    """The first of these tokens, on one line: as ids, or as letters where there is a tokenizer."""
+    if tokenizer is None:
+        return " ".join(map(str, tokens[:WINDOW]))
+    text: str = tokenizer.decode(list(tokens[:LETTERS]), skip_special_tokens=False)
+    return "".join(sign if sign.isprintable() else "·" for sign in text[:LETTERS])
 
 
-def _shortened(text: list[int] | str) -> str:
-    return text.partition(":")[0] if isinstance(text, str) else _ids(text[:WINDOW])
+def _shortened(text: list[int] | str, tokenizer: Any) -> str:
+    return text.partition(":")[0] if isinstance(text, str) else written(text, tokenizer)
 
 
-def outcome(findings: Sequence[Finding]) -> Outcome:
+def outcome(findings: Sequence[Finding], tokenizer: Any = None) -> Outcome:
     """Two tables (text; checks), and the articles' sentences with the rule that decides each."""
     holes = [f.fault for f in findings if not f.caught_by]
     crashed = [f.fault for f in findings if f.crashed]
@@ -115,9 +122,10 @@ def outcome(findings: Sequence[Finding]) -> Outcome:
     n = len(findings)
     text = Table(
         ("fault", "right", "broken"),
-        [(f.fault, *difference(f.right, f.broken)) for f in findings],
+        [(f.fault, *difference(f.right, f.broken, tokenizer)) for f in findings],
         text_columns=3,
-        title="Text of the right and the broken decoder (token ids), where they part",
+        title="Text of the right and the broken decoder "
+        + ("(· is a new line), where they part" if tokenizer else "(token ids), where they part"),
     )
     checks = Table(
         ("fault", "from", "checks", "first that fails"),
@@ -134,6 +142,7 @@ def outcome(findings: Sequence[Finding]) -> Outcome:
             not holes,
         ),
         *_single_statements({f.fault: f for f in findings}),
+        *_texts({f.fault: f for f in findings}, tokenizer),
     ]
     notes = [
         f"{len(past_greedy)} of {n} pass the greedy tokens of one prompt and are caught by another check: "
@@ -163,6 +172,33 @@ def _single_statements(by_name: dict[str, Finding]) -> list[Check]:
         leaks = other.right != other.broken
         checks.append(Check("faults.leak", "the text differs" if leaks else "same text", "", leaks))
     return checks
+
+
+def _texts(by_name: dict[str, Finding], tokenizer: Any) -> list[Check]:
+    """What the articles' models wrote under a bug, beside ours."""
+    checks = []
+    if (frozen := by_name.get("new tokens not appended")) and not frozen.crashed:
+        right, broken = (_part(text, first=True) for text in (frozen.right, frozen.broken))
+        here = f"{len({*broken})} distinct of {len(broken)} instead of {len({*right})}"
+        checks.append(
+            Check("faults.frozen", here, "frozen is fewer than before", len({*broken}) < len({*right}))
+        )
+    if (other := by_name.get("another requests cache")) and not other.crashed:
+        right, broken = (_part(text, first=False) for text in (other.right, other.broken))
+        here = f"{broken[:8]} instead of {right[:8]}"
+        checks.append(Check("faults.leak.text", here, "another model's tokens after its second prompt"))
+    if tokenizer and (position := by_name.get("position starts at 0")):
+        right, broken = (_part(text, first=False) for text in (position.right, position.broken))
+        why = f"position starts at 0; right: {written(right, tokenizer)}"
+        checks.append(Check("faults.text", written(broken, tokenizer), why))
+    return checks
+
+
+def _part(produced: list[int] | str, first: bool) -> list[int]:
+    """Tokens behind the first prompt of a conversation, or behind its last."""
+    assert isinstance(produced, list)
+    times = len(produced) // PRODUCED
+    return produced[: FIRST * times] if first else produced[-LAST * times :]
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 take?
 
 Prints as it goes: text where the weights folder has a tokenizer.json (and the package `tokenizers` is
-installed), else token ids. Greedy, or drawn by temperature, top-k and top-p with a seed. Streaming needs
+installed), else token ids. Greedy, or drawn by temperature, top-k and top-p with a seed; several temperatures
+write one text each, from the same prompt and seed. Streaming needs
 every token on the host, so each step ends with that sync: it is inside the time, printing is not. The variant
 is proven first, briefly; `--no-proof` skips that, and then there are no times. Stops at the end of the
 text (where the tokenizer has a token for it) and at the model's limit.
@@ -23,7 +24,7 @@ from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
 from experiments.shared.text import Pieces, encoded, ends_of_text, load_tokenizer, prompt_text
 from profiling.results.record import BUCKETS
-from profiling.results.record.page import Bullets, Code, Section
+from profiling.results.record.page import Bullets, Code, Section, Sentence
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.hub import folder_of
@@ -58,7 +59,9 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--new", type=int, help=f"tokens to write (default {NEW}, with --quick {QUICK_NEW})")
     add("--variant", default="sdpa", metavar="NAME", help="the rung that writes")
-    add("--temperature", type=float, default=0.0, help="0 is greedy")
+    add(
+        "--temperature", type=temperatures, default=(0.0,), metavar="T,T", help="0 is greedy; a text for each"
+    )
     add("--top-k", type=int, default=0, help="draw among the k likeliest (default 0: all)")
     add(
         "--top-p",
@@ -76,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.outcome import page_of, publish
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
-    from profiling.results.record import Generate, GenerateRecord, Model, Sampling
+    from profiling.results.record import GenerateRecord, Model
     from variants.sampling import Sampler
 
-    sampler = Sampler(arguments.temperature, arguments.top_k, arguments.top_p)
+    samplers = [Sampler(t, arguments.top_k, arguments.top_p) for t in arguments.temperature]
     model, device = model_on_device(arguments)
     (variant,) = chosen_variants([arguments.variant], arguments.precision, device.type, beside=())
     folder = folder_of(arguments.model)
@@ -92,23 +95,56 @@ def main(argv: Sequence[str] | None = None) -> int:
     run = RunFolder.create(arguments.out, GenerateRecord, device.type)
     decoder = warm_decoder(variant, model, len(prompt) + fits)
     proof = None if arguments.no_proof else prove(decoder, model, arguments)
-    tokens = stream(decoder, prompt, fits, sampler, arguments.seed)
+    texts = [
+        _written(decoder, sampler, prompt, fits, arguments, tokenizer, ends, proof) for sampler in samplers
+    ]
+    first, *further = texts
+    about = Model(arguments.model, arguments.precision)
+    run.update(environment=environment(model.device), model=about, generate=first, further=further)
+    endings = dict.fromkeys(_ending(text.ids, new, ends, model.config) for text in texts)
+    how = Bullets([f"`{arguments.variant}`, gate: {first.proof}", *endings])
+    sections = [_text(text, tokenizer, alone=not further) for text in texts]
+    page = page_of(__doc__ or "", run, _times(first.tokens_ms or (), proof), [how], sections)
+    return publish(arguments, run, page, **_fields(first), further=[_fields(text) for text in further])
+
+
+def _written(
+    decoder: Decoder,
+    sampler: Sampler,
+    prompt: list[int],
+    new: int,
+    arguments: argparse.Namespace,
+    tokenizer: Any | None,
+    ends: frozenset[int],
+    proof: str | None,
+) -> Generate:
+    """One text, printed as it comes; its temperature before it, where there are others."""
+    from profiling.results.record import Generate, Sampling
+
+    if len(arguments.temperature) > 1 and not arguments.quiet:
+        _write_at_once(f"-- temperature {sampler.temperature:g}\n")
+    tokens = stream(decoder, prompt, new, sampler, arguments.seed)
     ids, times_ms = write_out(prompt, tokens, tokenizer, ends, arguments.quiet)
-    generate = Generate(
+    return Generate(
         variant=arguments.variant,
-        sampling=Sampling(arguments.temperature, arguments.top_k, arguments.top_p, arguments.seed),
+        sampling=Sampling(sampler.temperature, sampler.top_k, sampler.top_p, arguments.seed),
         prompt_ids=prompt,
         ids=ids,
         proof=proof or "skipped",
         tokens_ms=times_ms if proof == "pass" else None,
     )
-    about = Model(arguments.model, arguments.precision)
-    run.update(environment=environment(model.device), model=about, generate=generate)
-    text = Section("The text", [Code(Pieces(tokenizer).of([*prompt, *ids]))], detail=True)
-    ending = _ending(ids, new, ends, model.config)
-    how = Bullets([f"`{arguments.variant}`, gate: {generate.proof}", ending])
-    page = page_of(__doc__ or "", run, _times(times_ms, proof), [how], [text])
-    return publish(arguments, run, page, **_fields(generate))
+
+
+def temperatures(text: str) -> tuple[float, ...]:
+    """'0,0.8' -> (0.0, 0.8)."""
+    return tuple(map(float, text.split(",")))
+
+
+def _text(text: Generate, tokenizer: Any | None, alone: bool) -> Section:
+    """What was written; how varied that is, where there are others."""
+    title = "The text" if alone else f"At temperature {text.sampling.temperature:g}"
+    said = [] if alone else [Sentence(f"{len({*text.ids})} distinct tokens of {len(text.ids)}.")]
+    return Section(title, [*said, Code(Pieces(tokenizer).of([*text.prompt_ids, *text.ids]))], detail=True)
 
 
 def _refuse_unused(arguments: argparse.Namespace) -> None:

@@ -29,7 +29,7 @@ from profiling.forecast.job import job_of, prompt_flops
 from profiling.forecast.step import Setup, predict
 from profiling.results.record import Latency, Model, ModelShape, RequestMix, Sizing, SizingRecord, replaced
 from profiling.results.record.page import Block, Bullets
-from profiling.sizing.capacity import BLOCK_TOKENS, GIB, DeviceMemory, doubling, plan, read_lengths
+from profiling.sizing.capacity import BLOCK_TOKENS, GIB, DeviceMemory, doubling, plan, read_requests
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -174,7 +174,7 @@ def planned(arguments: argparse.Namespace, sizing: Sizing) -> Sizing:
         plans = {n: plan(shape, kv, [n], memory, prefix) for n in sizing.cache_bytes}
         sizing = replaced(sizing, plan=plans, shared_prefix=prefix)
         if arguments.lengths:
-            lengths = read_lengths(arguments.lengths)
+            lengths = list(map(sum, read_requests(arguments.lengths)))
             fits = plan(shape, kv, lengths, memory, prefix)
             mean = sum(lengths) / len(lengths)
             sizing = replaced(sizing, mix=RequestMix(len(lengths), mean, max(lengths), fits))

@@ -23,10 +23,13 @@ from experiments.shared.measured import PROVEN_BRIEFLY, chosen_variants, model_o
 from experiments.shared.outcome import Outcome, conclude
 from experiments.shared.published import Check
 from profiling.cost import work
+from profiling.results.peaks import beyond_peaks
 from profiling.results.record import ThroughputRecord, WatchedLoop, Workload
 from profiling.results.record.page import Figure, Table
 from profiling.results.record.pictures import Curves
+from profiling.results.stats import Interval, ratio_interval
 from profiling.results.throughput import Loops
+from reports.numbers import interval
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
 from variants.ladder import BASELINE
@@ -41,7 +44,7 @@ PROMPT, WHOLE_PROMPT = 10, 8  # the first article's prompt; the second fills the
 USUAL = Workload(contexts=(PROMPT,), rounds=3, gate_steps=200)  # `--context` is the prompt's length here
 QUICK = replace(USUAL, rounds=1, gate_steps=24)
 FLAT, COLLAPSED = 0.8, 0.9  # slowest over fastest rate that is still flat; last over first that is not
-TREND, TREND_ROUNDS = 8, 3  # longest text over the shortest, and rounds, from which a trend is judged
+TREND, TREND_LENGTHS, TREND_ROUNDS = 8, 3, 3  # longest over shortest, lengths and rounds: a trend's least
 SHORT = 0.5  # a speedup under half of the work removed
 
 
@@ -131,6 +134,9 @@ def outcome(loops: Loops, whole: int | None) -> Outcome:
     notes = ["a sync after every token; 'by work' is the ratio of multiply-accumulates of the two loops"]
     if not whole:
         notes.append(f"left out by --quick: {', '.join(missing)} new tokens, 1,016, sdpa; {PROVEN_BRIEFLY}")
+    notes += beyond_peaks(
+        {name: loops.flop_rate(name, last) / loops.matmul_flop_per_s for name in loops.timed}
+    )
     lines = {name: [(n, loops.rate(name, n)) for n in loops.new] for name in loops.timed}
     figure = Figure(
         "throughput",
@@ -214,26 +220,51 @@ def _statements(loops: Loops) -> list[Check]:
 
 
 def _trends(loops: Loops) -> list[Check]:
-    """What rates do as texts grow: not judged from texts alike, or from a round or two."""
+    """What rates do as texts grow: judged over rounds, where these decide it, and never from texts alike."""
     first, last = loops.new[0], loops.new[-1]
-    if last < TREND * first or loops.workload.rounds < TREND_ROUNDS:
+    if last < TREND * first or len(loops.new) < TREND_LENGTHS or loops.workload.rounds < TREND_ROUNDS:
         return []
-    cached = [loops.rate(BASELINE, n) for n in loops.new]
-    flat = min(cached) / max(cached)
+    cached = {n: loops.rate(BASELINE, n) for n in loops.new}
+    slowest, fastest = min(cached, key=cached.__getitem__), max(cached, key=cached.__getitem__)
+    flat, fell = _over(loops, BASELINE, slowest, fastest), _over(loops, "naive", last, first)
     before, after = loops.rate("naive", first), loops.rate("naive", last)
+    checks = []
+    if not flat.low < FLAT <= flat.high:
+        here = f"{cached[slowest]:.1f} to {cached[fastest]:.1f} tok/s"
+        why = f"slowest over fastest {interval(flat)} over rounds; flat from {FLAT}"
+        checks.append(Check("throughput.flat", here, why, flat.low >= FLAT))
+    if not fell.low < COLLAPSED <= fell.high:
+        here = f"{before:.1f} to {after:.1f} tok/s"
+        why = f"last over first {interval(fell)} over rounds; collapsing below {COLLAPSED}"
+        checks.append(Check("throughput.collapse", here, why, fell.high < COLLAPSED))
+    return checks
+
+
+def _over(loops: Loops, variant: str, new: int, other: int) -> Interval:
+    """Rate of `new` tokens over that of `other` ones, round by round."""
+    rates = [loops.rates(variant, n) for n in (new, other)]
+    over = ratio_interval(*rates)
+    assert over is not None  # there are several rounds
+    return over
+
+
+def _longest(loops: Loops, new: int) -> list[Check]:
+    """The article's longest loop: its last step, the arithmetic in it, and what another run gives."""
+    naive, cached = (loops.token_ms(name, new) for name in ("naive", BASELINE))
+    flops = work.FLOPS_PER_MAC * work.step_macs(loops.config, loops.prompt + new - 2)
+    math_ms = flops / loops.matmul_flop_per_s * 1e3
+    rounds = zip(*(loops.rates(name, new) for name in (BASELINE, "naive")), strict=True)
+    speedups = [with_cache / without for with_cache, without in rounds]
     return [
+        measured("last.naive", naive, "{:.0f} ms"),
+        measured("last.cached", cached, "{:.0f} ms"),
+        measured("last.ratio", naive / cached, "{:.0f}x"),
         Check(
-            "throughput.flat",
-            f"{min(cached):.1f} to {max(cached):.1f} tok/s",
-            f"slowest over fastest {flat:.2f}; flat from {FLAT}",
-            flat >= FLAT,
+            "last.math",
+            f"{math_ms:.2f} ms",
+            f"at the matmul peak measured here, in a step of {cached:.0f} ms",
         ),
-        Check(
-            "throughput.collapse",
-            f"{before:.1f} to {after:.1f} tok/s",
-            f"last over first {after / before:.2f}; collapsing below {COLLAPSED}",
-            after < COLLAPSED * before,
-        ),
+        Check("throughput.again", f"{min(speedups):.1f}x to {max(speedups):.1f}x", f"{len(speedups)} rounds"),
     ]
 
 
@@ -247,7 +278,7 @@ def _figures(loops: Loops, whole: int | None) -> list[Check]:
             measured(f"throughput.speedup.{n}", loops.speedup(n), "{:.1f}x"),
         ]
         if n == NEW[-1]:
-            checks.append(measured("time.removed", 100 - 100 / loops.speedup(n), "{:.0f}%"))
+            checks += [measured("time.removed", 100 - 100 / loops.speedup(n), "{:.0f}%"), *_longest(loops, n)]
     if whole:
         naive, cached = (loops.seconds(name, WHOLE_PROMPT, whole) for name in ("naive", BASELINE))
         checks += [

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Literal
 from msgspec.structs import asdict as fields
 
 from experiments.shared.cli import common_parser, run
-from experiments.shared.reproduced import work_checks
+from experiments.shared.reproduced import device_checks, work_checks
 from profiling.cost import work
 from profiling.results.record import CountedPass, Model, StepCounts, Workload, WorkRecord
 from profiling.results.record.page import Figure, Table
@@ -186,7 +186,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     tables = [steps_table(config, contexts, dtype_bytes, arguments.batch), loops_table(config)]
     outcome = Outcome(
         f"the counts are exact, {agreeing} of {len(counts)} executed passes agree with the formula",
-        work_checks(),
+        [*work_checks(), *device_checks()],
         [steps_figure(steps), *tables, counted_table(counts)],
         ["--quick: executed at the first context only"] if arguments.quick else [],
         also=agreeing == len(counts),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,7 +13,8 @@ import pytest
 from experiments import __main__ as listing
 from experiments.shared import claims
 from experiments.shared.published import PUBLISHED, Check
-from experiments.shared.reproduced import sizing_checks, work_checks
+from experiments.shared.reproduced import device_checks, sizing_checks, work_checks
+from profiling.forecast.devices import DEVICES
 from profiling.results.record import ClaimKind
 from reports.experiment import claims_table
 
@@ -37,6 +40,32 @@ def test_the_articles_print_these_values() -> None:
         for theirs, ours in spelled.items():
             text = text.replace(theirs, ours)
         assert figure.value in text, key
+
+
+def test_every_figure_is_looked_at_by_an_experiment() -> None:
+    """A claim that no experiment emits would stand as not measured for ever."""
+    emitted = []
+    for file in [*FOLDER.glob("*.py"), *(FOLDER / "shared").glob("reproduced.py")]:
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                emitted.append(re.escape(node.value))
+            if isinstance(node, ast.JoinedStr):
+                parts = (
+                    re.escape(str(p.value)) if isinstance(p, ast.Constant) else r"[\w.]+" for p in node.values
+                )
+                emitted.append("".join(parts))
+    known = [re.compile(pattern) for pattern in emitted if "." in pattern and " " not in pattern]
+    assert not [key for key in PUBLISHED if not any(pattern.fullmatch(key) for pattern in known)]
+
+
+def test_an_accelerator_needs_flops_per_byte_where_the_article_says_macs() -> None:
+    """An A100 of 312 TFLOP/s and 2.0 TB/s: 156 FLOPs, 78 MACs per byte."""
+    needed, missed = device_checks()
+    assert DEVICES["A100-80GB"].tflops * 1e3 / DEVICES["A100-80GB"].bandwidth_gb_per_s == pytest.approx(
+        153, abs=1
+    )
+    assert needed.holds is False and "FLOPs per byte" in needed.here
+    assert missed.holds is True
 
 
 def test_a_claim_holds_only_if_everything_holds() -> None:

@@ -24,12 +24,15 @@ from profiling.measure.proving import add_batches
 from profiling.measure.runner import Runner
 from profiling.results import throughput as achieved
 from profiling.results.folder import RunFolder
+from profiling.results.peaks import beyond_peaks
 from profiling.results.record import (
     Batch,
     BatchRecord,
+    CacheSizes,
     ClaimKind,
     ContextRecord,
     GenerationSample,
+    HeldBytes,
     Record,
     ThroughputRecord,
     Workload,
@@ -346,14 +349,75 @@ def test_a_config_that_is_not_the_articles_compares_no_figures(ran: dict[str, Ru
 
 
 @pytest.mark.parametrize(
-    ("new", "rounds", "judged"), [([16, 32], 3, 0), ([16, 128], 1, 0), ([16, 128], 3, 2)]
+    ("new", "rounds", "swing", "judged"),
+    [
+        ([16, 32, 48], 3, 0.01, []),  # texts alike
+        ([16, 64, 128], 1, 0.01, []),  # one round
+        ([16, 128], 3, 0.01, []),  # two points are no trend
+        ([16, 64, 128], 3, 5.0, []),  # rounds that say both
+        ([16, 64, 128], 3, 0.01, [("throughput.flat", False), ("throughput.collapse", True)]),
+    ],
 )
-def test_a_trend_is_judged_from_long_texts_and_several_rounds_only(
-    new: list[int], rounds: int, judged: int
+def test_a_trend_is_judged_from_several_lengths_and_rounds_that_agree(
+    new: list[int], rounds: int, swing: float, judged: list[tuple[str, bool]]
 ) -> None:
-    loops = SimpleNamespace(new=new, workload=Workload(rounds=rounds), rate=lambda name, n: 800 / n)
-    checks = throughput._trends(loops)
-    assert len(checks) == judged and [check.holds for check in checks] == [False, True][:judged]
+    loops = SimpleNamespace(
+        new=new,
+        workload=Workload(rounds=rounds),
+        rate=lambda name, n: 800 / n,
+        rates=lambda name, n: [800 / n * (1 + swing * (i + n) ** 2 % (1 + swing)) for i in range(rounds)],
+    )
+    assert [(check.key, check.holds) for check in throughput._trends(loops)] == judged
+
+
+def test_the_longest_loop_is_looked_at_step_by_step() -> None:
+    """The article's 240 against 20 ms are of the last of 512 tokens, not a mean."""
+    record = ThroughputRecord(
+        **setting(prompt=10),
+        variants={"naive": entry(), "cat": entry()},
+        new=[4],
+        generations=[
+            GenerationSample(round=number, variant=name, prompt=10, tokens_ms=[1.0, 1.0, 1.0, last])
+            for number, slow in enumerate((240.0, 250.0))
+            for name, last in (("naive", slow), ("cat", 20.0))
+        ],
+    )
+    checks = {check.key: check for check in throughput._longest(Loops(record, PRESETS["gpt2"]), 4)}
+    assert (checks["last.naive"].here, checks["last.cached"].here, checks["last.ratio"].here) == (
+        "245 ms",
+        "20 ms",
+        "12x",
+    )
+    math_ms = 2 * work.step_macs(PRESETS["gpt2"], 12) / PEAKS.matmul_flop_per_s * 1e3
+    assert checks["last.math"].here == f"{math_ms:.2f} ms"
+    assert checks["throughput.again"].here == "10.6x to 11.0x"
+    assert all(check.holds is None for check in checks.values())
+
+
+def test_bumps_of_the_allocator_are_what_it_holds_above_what_was_requested() -> None:
+    above = {64: 0, 512: 9.5 * 2**20, 704: 0, 832: 2**20, 960: 2**21}
+    sizes = [CacheSizes(n, n, n + int(bump)) for n, bump in above.items()]
+    account = HeldBytes(
+        batch=1,
+        layers=12,
+        contexts=list(above),
+        weights=1,
+        formula=list(above),
+        caches={"cat": sizes},
+        masks={},
+        warm_up=8_519_680,
+        graph_pool=None,
+    )
+    model = SimpleNamespace(config=PRESETS["gpt2"])
+    here = {check.key: check.here for check in memory._figures(account, model)}
+    assert here == {"memory.workspace": "8,519,680", "memory.hump": "9.5 MiB", "memory.bumps": "832 and 960"}
+
+
+def test_the_statement_of_the_copy_says_what_is_read_and_what_is_copied(ran: dict[str, RunFolder]) -> None:
+    (flat,) = (claim for claim in ran["context"].record.claims if claim.key == "context.flat")
+    more = 14 * kv_bytes_per_token(PRESETS["tiny"], 4) / 1e6
+    assert f"reads {more:.0f} MB more of keys and values than at 6" in flat.why
+    assert "reads and writes as many once more" in flat.why
 
 
 @pytest.mark.parametrize(
@@ -373,8 +437,12 @@ def test_a_phase_is_bound_by_what_takes_at_least_half_of_it(
     flop_rate: float, read_rate: float, holds: dict[str, bool]
 ) -> None:
     phase = SimpleNamespace(name="it", flop_rate=flop_rate, read_rate=read_rate)
-    roof = SimpleNamespace(flop_rate=1.0, read_rate=1.0, prefills=lambda: [phase], decode=lambda: phase)
+    roof = SimpleNamespace(
+        flop_rate=1.0, read_rate=1.0, prefills=lambda: [phase], decode=lambda: phase, batches=[]
+    )
     assert {check.key: check.holds for check in batch._bounds(roof)} == holds
+    said = beyond_peaks(batch._shares(roof))
+    assert [sentence.partition(":")[0] for sentence in said] == ["it, read"] * (read_rate > 1)
 
 
 def test_the_articles_contexts_count_the_new_token_and_ours_do_not() -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from experiments.faults import NOTHING, difference, main, outcome
 from experiments.shared.demo import attentive
@@ -107,6 +110,34 @@ def test_the_difference_starts_one_token_early() -> None:
     assert difference([5, 6, 7, 8], [5, 6, 9, 8]) == ("6 7 8", "6 9 8")
     assert difference([5, 6], [5, 6]) == ("5 6", NOTHING)
     assert difference("refused: no", [1, 2]) == ("refused", "1 2")
+
+
+def test_what_was_written_is_shown_as_letters_where_there_is_a_tokenizer() -> None:
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))
+    right, broken = [*b"To be\nor not to be"], [*b"To be\nor,,,,,,,,,"]
+    assert difference(right, broken, tokenizer) == ("r not to be", "r,,,,,,,,,")
+    assert difference(right, right, tokenizer) == ("To be·or not to be", NOTHING)
+
+
+def test_a_frozen_model_writes_fewer_tokens_than_before() -> None:
+    def finding(fault: str, broken: list[int]) -> Finding:
+        return Finding(fault, "article 3", "sdpa", "", [*range(28)], broken, "", ["greedy"], "")
+
+    frozen = finding("new tokens not appended", [16] * 8 + [*range(20)])
+    leak = finding("another requests cache", [*range(16), *range(40, 52)])
+    checks = {check.key: check for check in outcome([frozen, leak]).checks}
+    assert checks["faults.frozen"].here == "1 distinct of 8 instead of 8" and checks["faults.frozen"].holds
+    assert checks["faults.leak.text"].here.startswith("[40, 41, 42, 43, 44, 45, 46, 47] instead of [16, 17")
+    alive = finding("new tokens not appended", [*range(28)])
+    assert {c.key: c.holds for c in outcome([alive]).checks}["faults.frozen"] is False
+
+
+def test_a_longer_text_makes_every_part_of_a_session_longer(tiny) -> None:
+    text = torch.arange(80) % tiny.config.vocab_size
+    (fault,) = (fault for fault in FAULTS if fault.name == "mask off")
+    gate = Gate(tiny, "float32", steps=4, forced=4)
+    finding = examine(fault, attentive(tiny), "float32", gate, seed=0, text=text)
+    assert len(finding.right) == len(finding.broken) == 3 * 28
 
 
 @pytest.mark.parametrize("flags", [["--fault", "mask of"], ["--model", "nowhere"], ["--device", "cuda"]])

@@ -167,6 +167,18 @@ def test_a_drawn_token_is_the_one_that_is_fed_back(
     assert first["ids"] == expected
 
 
+def test_several_temperatures_write_a_text_each(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--model", "tiny", "--prompt-ids", "5,7", "--new", "12", "--no-proof", "--json"]
+    assert generate.main([*flags, "--temperature", "0,30", "--out", str(tmp_path)]) == 0
+    *printed, said = capsys.readouterr().out.splitlines()
+    assert [line for line in printed if line.startswith("-- ")] == ["-- temperature 0", "-- temperature 30"]
+    result = json.loads(said)
+    (other,) = result["further"]
+    assert len(set(result["ids"])) < len(set(other["ids"])) and other["sampling"][0] == 30
+    report = (Path(result["run"]) / "report.md").read_text(encoding="utf-8")
+    assert "At temperature 30" in report and "distinct tokens of 12" in report
+
+
 def test_it_stops_at_the_models_limit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out, result = run(["--model", "tiny", "--prompt-ids", "1,2,3", "--new", "500"], tmp_path, capsys)
     assert len(result["ids"]) == 64 - 3 + 1  # the last one is written and need not be fed back
@@ -217,6 +229,7 @@ def test_characters_of_several_tokens_wait_for_their_last(folder: Path) -> None:
         (["--top-p", "0"], "top-p"),
         (["--top-k", "-1"], "top-k"),
         (["--temperature", "-1"], "temperature"),
+        (["--temperature", "0,hot"], "temperature"),
         (["--variant", "nonsense"], "unknown variant"),
         (["--batch", "2"], "--batch"),
         (["--rounds", "2"], "--rounds has no meaning here"),

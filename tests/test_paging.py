@@ -2,14 +2,28 @@
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
+from records import entry, setting
 
 from experiments import paging
-from profiling.measure.paging import Blocks, Request, Slabs, lengths, prefixes, serve
+from profiling.measure.paging import (
+    Blocks,
+    Request,
+    Slabs,
+    eviction,
+    lengths,
+    prefixes,
+    queue,
+    routing,
+    serve,
+)
+from profiling.results.record import PagingRecord, PrefixPrompt, Sample, SharedPrefix
 from variants.errors import UserError
 
 LIMIT = 64
@@ -81,6 +95,73 @@ def test_the_experiment_holds_on_the_toy(tmp_path, capsys) -> None:
     assert "Claim holds here" in " ".join(capsys.readouterr().out.split())
     (folder,) = tmp_path.iterdir()
     assert "paging" in (folder / "report.md").read_text()
+
+
+@pytest.mark.parametrize(("new", "holds"), [(8, True), (30, False)])
+def test_unused_slabs_are_judged_from_given_requests_only(new: int, holds: bool) -> None:
+    """What follows from a mix that was made up here says nothing of anybody's slabs."""
+    mix = [(20, 20 + new)] * 30
+    check = paging._unused(queue(mix, LIMIT))
+    assert check.holds is holds and f"requests of {20 + new} tokens" in check.why
+
+
+def test_the_headline_has_every_context_with_its_interval() -> None:
+    """1,000 tokens, too, and also in quick mode."""
+    assert 1000 in paging.QUICK.contexts
+    samples = [
+        Sample(
+            round=number,
+            variant=name,
+            width=1,
+            context=context,
+            batch=1,
+            steps_ms=[ms + number / 100],
+            pipelined_ms=None,
+        )
+        for context in (10, 1000)
+        for number in range(3)
+        for name, ms in (("sdpa", 40.0), ("paged", 42.0))
+    ]
+    entries = {name: entry() for name in ("sdpa", "paged")}
+    kept = PrefixPrompt(tokens=40, shared=32, ms=1.0, bit_equal=True)
+    shared = {layout: SharedPrefix(prompts=[kept] * 2, blocks=3) for layout in paging.LAYOUTS}
+    record = PagingRecord(
+        **setting(contexts=(10, 1000)),
+        variants=entries,
+        samples=samples,
+        queue=queue(lengths(20, LIMIT, 0), LIMIT),
+        prefixes=shared,
+        routing={"the node that has the cache": kept, "another node": replace(kept, shared=0)},
+        eviction={"used again before": kept, "used once": replace(kept, shared=0)},
+    )
+    outcome = paging.outcome(record, made_up=True)
+    assert re.search(r"1\.05 \[.*\] times at 10, 1\.05 \[.*\] times at 1,000", outcome.what)
+    assert "paging.unused" not in {check.key for check in outcome.checks}
+    assert any("made up here" in note for note in outcome.notes)
+
+
+def test_another_node_has_to_redo_the_prefill(tiny) -> None:
+    same, other = routing(tiny, "float32", seed=0).values()
+    assert (same.tokens, same.shared, other.shared) == (40, 32, 0)
+    assert same.bit_equal and other.bit_equal
+
+
+def test_the_prompt_that_was_used_least_recently_makes_room(tiny) -> None:
+    again, once = eviction(tiny, "float32", seed=0).values()
+    assert (again.shared, once.shared) == (32, 0)
+    assert again.bit_equal and once.bit_equal
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [("5\n", "prompt and new tokens"), ("60,9\n", "at most 64"), ("0,4\n", "at least 1 each")],
+)
+def test_requests_that_cannot_be_served_are_refused(text: str, reason: str, tmp_path) -> None:
+    file = tmp_path / "requests.csv"
+    file.write_text(text)
+    with pytest.raises(UserError, match=reason):
+        paging.main(["--model", "tiny", "--lengths", str(file), "--out", str(tmp_path / "runs")])
+    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 from experiments import purity
 from experiments.shared.demo import attentive
 from experiments.shared.published import PUBLISHED
-from profiling.gate.purity import SequenceNorm, agreement, measure, run
+from profiling.gate.purity import SequenceNorm, agreement, greedy, measure, norms_of_queries, run
+from profiling.results.folder import RunFolder
+from profiling.results.record import PurityRecord
 from tests.conftest import CONFIGS
+from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import ladder
@@ -77,8 +81,41 @@ def test_the_experiment_holds_on_the_toy_and_writes_its_folder(tmp_path, capsys)
     assert "0.000e+00" in report and (folder / "run.json").exists()
 
 
+def test_the_articles_numbers_stand_beside_those_of_one_text_and_head(tmp_path) -> None:
+    """Not beside a maximum over texts and heads, and on the article's toy."""
+    assert purity.main(["--context", "4", "--quiet", "--out", str(tmp_path)]) == 0
+    (folder,) = tmp_path.iterdir()
+    record = RunFolder.load(folder, PurityRecord).record
+    assert record.model.name == "toy" and record.model.shape == PRESETS["toy"]
+    (row,) = record.purity["unmasked"]
+    here = {claim.key: claim.here for claim in record.claims}
+    before, after = (torch.tensor(rows, dtype=torch.float64) for rows in (row.before, row.after))
+    assert here["purity.unmasked"] == f"{float((after[:, :4] - before).abs().max()):.3e}"
+    assert len(row.shown) == len(row.drifts) == row.texts == 32
+    assert row.shown[0] < row.appended and max(row.drifts) == row.drift
+    assert here["purity.drift"] == f"{row.drifts[0]:.4f}"
+    assert here["purity.list"].startswith("[3, 17, 42, 8, ") and len(record.tokens) == 16
+    assert "purity.exact" in here
+
+
+def test_every_step_has_a_query_of_its_own(toy) -> None:
+    prompt = torch.tensor([[3, 7, 5]])
+    tokens, norms = norms_of_queries(toy, prompt, 4)
+    decoder = Decoder.of(ladder("float64")["naive"], toy)
+    assert torch.equal(tokens[None, 3:], greedy(decoder, prompt, 4)[0]) and len(set(norms)) == 4
+    assert purity._queries([5.4, 5.6, 5.4]).holds is False
+
+
+def test_keys_and_values_that_change_refute_the_statement() -> None:
+    rows = [measure(attentive(random_model(PRESETS["toy"], 1, torch.float64)), "causal", 4, seed=0)]
+    (exact,) = purity._recomputed(rows, "float64")
+    assert exact.holds and exact.key == "purity.exact"
+    (changed,) = purity._recomputed([replace(rows[0], kv=1e-6)], "float64")
+    assert changed.holds is False
+
+
 @pytest.mark.parametrize(
-    "flags", [["--context", "1"], ["--context", "64"], ["--batch", "2"], ["--model", "nowhere"]]
+    "flags", [["--context", "1"], ["--context", "128"], ["--batch", "2"], ["--model", "nowhere"]]
 )
 def test_bad_input_is_refused(flags: list[str], tmp_path) -> None:
     with pytest.raises(UserError):

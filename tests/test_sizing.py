@@ -26,7 +26,7 @@ from profiling.sizing.capacity import (
     devices_for,
     doubling,
     plan,
-    read_lengths,
+    read_requests,
 )
 from profiling.sizing.model_shape import (
     KV_FORMATS,
@@ -459,7 +459,7 @@ def test_a_prefix_is_shorter_than_every_request(shared: int) -> None:
 def test_lengths_are_read_as_tokens_of_a_request(tmp_path: Path) -> None:
     file = tmp_path / "lengths.csv"
     file.write_text("# prompt, new\n100, 20\n\n7\n30 5  # chat\n9;1\n", encoding="utf-8")
-    assert read_lengths(file) == [120, 7, 35, 10]
+    assert list(map(sum, read_requests(file))) == [120, 7, 35, 10]
 
 
 @pytest.mark.parametrize(
@@ -478,9 +478,9 @@ def test_a_bad_line_of_lengths_is_named(text: str, reason: str, tmp_path: Path) 
     file = tmp_path / "lengths.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(UserError, match=reason):
-        read_lengths(file)
+        read_requests(file)
     with pytest.raises(UserError, match="not a readable text file"):
-        read_lengths(tmp_path / "none")
+        read_requests(tmp_path / "none")
 
 
 def last_json(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

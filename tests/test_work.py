@@ -210,9 +210,9 @@ def test_work_agrees_with_a_real_run(
     experiment.main([*arguments, "--out", str(tmp_path), *extra])
     *_, verdict, last = capsys.readouterr().out.splitlines()
     printed = json.loads(last)
-    assert all(row["agrees"] for row in printed["executed"]) and all(
-        row["holds"] for row in printed["claims"]
-    )
+    assert all(row["agrees"] for row in printed["executed"])
+    differing = [row["key"] for row in printed["claims"] if not row["holds"]]
+    assert differing == ["intensity.needed"]  # the article's unit is off by 2
     assert {row["context"] for row in printed["executed"]} == ({5} if "--quick" in extra else {5, 30})
     assert printed["steps"]["30"]["naive_macs"] == 31 * printed["steps"]["30"]["cached_macs"]
     (folder,) = tmp_path.iterdir()

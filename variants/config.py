@@ -92,6 +92,8 @@ PRESETS = {
     "gpt2-xl": GPTConfig(n_layer=48, n_head=25, n_embd=1600),
     # two layers, and as many positions as GPT-2: what depends on the context alone shows here in little time
     "shallow": GPTConfig(n_layer=2, n_head=4, n_embd=128, vocab_size=1009),
+    # the third article's, as far as it prints it
+    "toy": GPTConfig(n_layer=2, n_head=4, n_embd=32, n_ctx=128, vocab_size=50),
     # small enough for a test, odd enough to catch what round numbers hide
     "tiny": GPTConfig(n_layer=2, n_head=3, n_embd=48, n_ctx=64, vocab_size=101),
 }

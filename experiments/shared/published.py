@@ -75,6 +75,9 @@ _PHASES = "Two phases with opposite personalities: prefill and decode"
 _MASK, _SAME = "The mask is the proof", "Same tokens, to float precision"
 _PURE, _TELL = "Clue 2: the old keys and values can't change", "What I'd tell myself before starting"
 _PAGED, _ENEMY = "Where PagedAttention comes in", "Fragmentation, the other enemy"
+_OPENS = "KV caching and the generation loop"
+_RECOMPUTES = "The naive version recomputes everything, every time"
+_UNCHANGED = "Past keys and values never change again"
 _JOB = "How this shows up on the job"
 _SIZING = "Sizing the cache yourself"
 
@@ -97,6 +100,13 @@ PUBLISHED: dict[str, Published] = {
     "throughput.collapse": Published(1, _NAIVE, "naive tokens/s over the new tokens", "collapses", SAID),
     "throughput.short": Published(1, _NAIVE, "speedup against the work removed", "6x, not 260x", SAID),
     "throughput.efficient": Published(1, _NAIVE, "what the cache removed", "the efficient work", SAID),
+    "last.naive": Published(1, _NAIVE, "naive loop's last step, of about 520 tokens", "240 ms", ELSEWHERE),
+    "last.cached": Published(1, _NAIVE, "the cached loop's last step", "20 ms", ELSEWHERE),
+    "last.ratio": Published(1, _NAIVE, "the last step's time, naive over cached", "12x", ELSEWHERE),
+    "last.math": Published(1, "What the Cache Leaves Open", "arithmetic of a cached step of 20 ms",
+                           "a third of a millisecond", ELSEWHERE),
+    "throughput.again": Published(1, "Limits of These Measurements", "the 512-token speedup, run to run",
+                                  "6.6x in one run and 6.1x in another", ELSEWHERE),
     "gpt2.token": Published(1, _KV, "GPT-2's cache per token in fp32", "72 KB"),
     "gpt2.4k": Published(1, _KV, "GPT-2's cache at 4k tokens", "0.3 GB"),
     "llama.token": Published(1, _KV, "Llama-2-7B's cache per token in fp16", "512 KB"),
@@ -136,6 +146,9 @@ PUBLISHED: dict[str, Published] = {
     "memory.64": Published(2, _MEMORY2, "cache of 64 full-context requests", "4.5 GiB"),
     "memory.masks": Published(2, _MEMORY2, "twelve fp32 causal masks", "48 MiB"),
     "memory.workspace": Published(2, _MEMORY2, "cuBLAS workspace counted as cache", "8,519,680", ELSEWHERE),
+    "memory.hump": Published(2, _MEMORY2, "allocator above what was requested, 384 to 640, CUDA only",
+                             "9.5 MiB", ELSEWHERE),
+    "memory.bumps": Published(2, _MEMORY2, "its smaller bumps, CUDA only", "832 and 960", ELSEWHERE),
     "memory.line": Published(2, _MEMORY2, "bytes of the cache", "on the formula line", SAID),
     "memory.bool": Published(2, _MEMORY2, "a bool mask", "4x smaller", SAID),
     # article 3
@@ -147,6 +160,8 @@ PUBLISHED: dict[str, Published] = {
                 "24,704 204,800 425,984 917,504 1,474,560 2,097,152")),
     **dict(_row("toy.step.cached", 3, _LOOPS, "cached step {}, MACs", _ROWS,
                 "24,704 25,600 26,624 28,672 30,720 32,768")),
+    "loops.naive": Published(3, _OPENS, "attention of the naive loop grows as", "n3"),
+    "loops.cached": Published(3, _OPENS, "attention of the cached loop grows as", "n2"),
     "llama.weights": Published(3, _OUTGROWS, "Llama-2-7B's weights in fp16", "12.55 GiB"),
     "llama.parameters": Published(3, _OUTGROWS, "Llama-2-7B's parameters", "6.74B"),
     "llama.token_bytes": Published(3, _OUTGROWS, "cache per token, bytes", "524,288"),
@@ -168,11 +183,17 @@ PUBLISHED: dict[str, Published] = {
     "llama.decode": Published(3, _BOUND, "one decode step, MACs", "6,576,668,672"),
     "llama.prefill_intensity": Published(3, _BOUND, "prefill, MACs per byte", "242.5"),
     "llama.decode_intensity": Published(3, _BOUND, "decode, MACs per byte", "0.48"),
+    "intensity.needed": Published(3, _BOUND, "a modern accelerator needs", "100–300 MACs per byte", SAID),
+    "intensity.decode": Published(3, _BOUND, "decode misses that by",
+                                  "more than two orders of magnitude", SAID),
     "batch.throughput": Published(3, _BOUND, "batching helps", "throughput, not latency", SAID),
     "batch.free": Published(3, _BOUND, "concurrent requests", "nearly free", SAID),
     "batch.prefill": Published(3, _BOUND, "prefill is", "compute-bound", SAID),
     # article 4
     "batch.decode": Published(4, _PHASES, "decode is", "bandwidth bound", SAID),
+    "growth.naive": Published(4, _RECOMPUTES, "attention of the whole naive generation", "O(n^3)"),
+    "growth.cached": Published(4, _UNCHANGED, "attention of the whole cached generation", "O(n^2)"),
+    "growth.step": Published(4, _UNCHANGED, "attention of a cached step", "O(t)"),
     "sizing.one": Published(4, _SIZING, "one request of 4,096 tokens", "2 GiB"),
     "sizing.batch8": Published(4, _SIZING, "a batch of 8", "16 GiB"),
     "sizing.double": Published(4, _SIZING, "a batch of 8, context doubled", "32 GiB"),
@@ -186,6 +207,13 @@ PUBLISHED: dict[str, Published] = {
     "purity.norm": Published(2, _PURE, "norm over the sequence", "old states change", SAID),
     "purity.exact": Published(2, _PURE, "keys and values of a causal model, recomputed",
                               "the same numbers, up to floating-point rounding", SAID),
+    "purity.queries": Published(3, "Now break it", "||q||, step by step", "a new value every step", SAID),
+    "purity.list": Published(3, _SAME, "tokens of the toy after the prompt 3, 17, 42, 8",
+                             "[3, 17, 42, 8, 16, 16, 16, 16, 44, 44, 16, 16, 16, 16, 44, 16]", ELSEWHERE),
+    "equality.logits": Published(2, "Building the cache", "logits against Hugging Face's GPT-2",
+                                 "about ten float32 rounding steps", SAID),
+    "equality.tokens": Published(2, "Building the cache", "cached and uncached greedy generation",
+                                 "identical tokens over 200 tokens", SAID),
     "purity.tokens": Published(3, _SAME, "cached and naive loop", "same token sequence? True", SAID),
     "purity.float64": Published(3, _SAME, "max difference of their logits in float64", "1.887e-15", SAID),
     "faults.silent": Published(2, _TELL, "wrong values in correct shapes", "don’t crash", SAID),
@@ -194,6 +222,13 @@ PUBLISHED: dict[str, Published] = {
                                "can still miss things", SAID),
     "faults.position": Published(1, _KV, "position starting at 0, a bug that is", "silent", SAID),
     "faults.past": Published(3, "Now break it", "generating past the context", "IndexError", SAID),
+    "faults.frozen": Published(3, "Now break it", "nothing appended: the model freezes",
+                               "1 distinct token instead of 2", SAID),
+    "faults.text": Published(2, "Two bugs that taught me how to test", "what a silent bug writes",
+                             "Hello, I'm a language model, not,,,,,,,,,,", ELSEWHERE),
+    "faults.leak.text": Published(3, "Now break it", "with another request's warm cache",
+                                  "[44, 44, 44, 16, 16, 44, 44, 23] instead of "
+                                  "[16, 16, 16, 16, 44, 44, 16, 16]", ELSEWHERE),
     "faults.leak": Published(3, "Now break it", "another request's warm cache",
                              "it leaks context between requests", SAID),
     "paging.unused": Published(3, _PAGED, "slabs of the maximum length", "Most of it is never used", SAID),
@@ -204,5 +239,10 @@ PUBLISHED: dict[str, Published] = {
     "paging.timestamp": Published(4, _JOB, "a timestamp at the front of the prompt",
                                   "makes every request's prefix unique", SAID),
     "paging.end": Published(4, _JOB, "remedy", "Put variable content at the end", SAID),
+    "paging.routing": Published(4, _PHASES, "the next request on a node without the cache",
+                                "has to redo prefill", SAID),
+    "paging.eviction": Published(3, "The KV cache is memoisation", "dropping entries without room",
+                                 "LRU on a bounded cache", SAID),
+    "paging.room": Published(4, _ENEMY, "a reply of 200 tokens in a room for 4,096", "most of it never used"),
     "paging.same": Published(3, _PAGED, "what paging changes", "Nothing about attention changes", SAID),
 }  # fmt: skip

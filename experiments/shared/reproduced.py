@@ -7,6 +7,8 @@ experiments `work` and `sizing` print them, the tests hold them.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import log2
+from statistics import median
 
 from experiments.shared.published import PUBLISHED, Check
 from profiling.cost.work import (
@@ -21,6 +23,7 @@ from profiling.cost.work import (
     step_macs,
     weights_stored_bytes,
 )
+from profiling.forecast.devices import DEVICES
 from profiling.results.record import replaced
 from profiling.sizing.capacity import GIB, doubling
 from profiling.sizing.model_shape import KV_FORMATS, kv_bytes, kv_token_bytes
@@ -29,7 +32,7 @@ from variants.config import PRESETS, GPTConfig
 
 GPT2 = PRESETS["gpt2"]
 # Article 3: a toy decoder counted without its head, and a Llama-2-7B shape whose MLP is four times as wide
-TOY = GPTConfig(n_layer=2, n_head=4, n_embd=32, n_ctx=128, vocab_size=50)
+TOY = PRESETS["toy"]
 LLAMA = GPTConfig(n_layer=32, n_head=32, n_embd=4096, n_ctx=4096, vocab_size=32000, tied_head=False)
 A40_TFLOPS = 37.4  # article 2: the fp32 peak it divides by
 FP16, FP32 = KV_FORMATS["float16"], KV_FORMATS["float32"]
@@ -39,7 +42,33 @@ FP16, FP32 = KV_FORMATS["float16"], KV_FORMATS["float32"]
 
 def work_checks() -> list[Check]:
     """Tokens, multiply-accumulates, intensities: articles 1 to 3."""
-    return [*_loops(), *_gpt2_flops(), *_toy(), *_llama_macs()]
+    return [*_loops(), *_growth(), *_gpt2_flops(), *_toy(), *_llama_macs()]
+
+
+def device_checks() -> list[Check]:
+    """What accelerators need, by their data sheets, against what a step gives them: article 3."""
+    ridges = [
+        device.tflops * 1e3 / device.bandwidth_gb_per_s for device in DEVICES.values() if device.tflops
+    ]  # FLOPs per byte at which both peaks are reached
+    macs_ridges = [ridge / FLOPS_PER_MAC for ridge in ridges]
+    in_flops, in_macs = (sum(100 <= ridge <= 300 for ridge in unit) for unit in (ridges, macs_ridges))
+    n, intensity = len(ridges), float(PUBLISHED["llama.decode_intensity"].value)
+    missed = sorted(ridge / intensity for ridge in macs_ridges)
+    return [
+        Check(
+            "intensity.needed",
+            f"{median(macs_ridges):.0f} MACs, {median(ridges):.0f} FLOPs per byte",
+            f"median of {n} data sheets (16 bits); {in_macs} lie in that range in MACs, {in_flops} in FLOPs: "
+            "the article's unit is off by 2 where more do in FLOPs",
+            in_macs >= in_flops,
+        ),
+        Check(
+            "intensity.decode",
+            f"by {median(missed):.0f}x",
+            f"{intensity} MACs per byte against the median; {missed[0]:.0f}x to {missed[-1]:.0f}x over all",
+            median(missed) > 100,
+        ),
+    ]
 
 
 def sizing_checks() -> list[Check]:
@@ -56,6 +85,20 @@ def _loops() -> Iterator[Check]:
     yield Check("tokens.cached", f"{cached}")
     yield Check("tokens.ratio", f"{round(naive / cached, -1):.0f}x")
     yield Check("tokens.removed", f"{1 - cached / naive:.1%}")
+
+
+def _growth() -> Iterator[Check]:
+    """Powers of n with which pairs of queries and keys grow: what one more doubling multiplies them by."""
+    n = 2048
+    naive, cached = (
+        round(log2(loop(1, 2 * n).pairs / loop(1, n).pairs)) for loop in (naive_loop, cached_loop)
+    )
+    step = round(log2(forward(1, past=2 * n - 1).pairs / forward(1, past=n - 1).pairs))
+    yield Check("loops.naive", f"n{naive}")
+    yield Check("loops.cached", f"n{cached}")
+    yield Check("growth.naive", f"O(n^{naive})")
+    yield Check("growth.cached", f"O(n^{cached})")
+    yield Check("growth.step", "O(t)" if step == 1 else f"O(t^{step})")
 
 
 def _gpt2_flops() -> Iterator[Check]:
@@ -159,4 +202,7 @@ def _planning() -> Iterator[Check]:
     yield Check("sizing.batch8", f"{kv_bytes(shape, 4096, FP16, batch=8) / GIB:g} GiB")
     yield Check("sizing.double", f"{kv_bytes(shape, 8192, FP16, batch=8) / GIB:g} GiB")
     yield Check("sizing.memory_doubles", f"{times['cache of a request']:.0f}")
+    unused = 1 - 200 / 4096
+    share = "most" if unused > 0.5 else "less than half"
+    yield Check("paging.room", f"{share} of it never used", f"{unused:.0%} of the room")
     yield Check("sizing.prefill_quadruples", f"{times['prefill, attention']:.0f}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from torch import Tensor
+
 from profiling.gate import CHECKS, Gate
 from profiling.gate.faults import Fault
 from profiling.gate.oracle import random_stream
@@ -13,14 +15,26 @@ from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import GPT
 
+USED, HELD = 24, 21  # tokens that a session takes, and the most that it holds, in its shortest form
+
 
 def capacity(model: GPT) -> int:
     """Enough for every check; a full context of a large model would only cost time."""
     return min(model.config.n_ctx, 64)
 
 
-def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> Finding:
-    """Text of the right and the broken decoder, and every check of the gate on fresh broken ones."""
+def examine(
+    fault: Fault, model: GPT, precision: str, gate: Gate, seed: int, text: Tensor | None = None
+) -> Finding:
+    """Text of the right and the broken decoder, and every check of the gate on fresh broken ones.
+
+    `text` int64 [n], of at least 24 tokens: what the sessions are about, as long as it and the capacity
+    permit; without it 24 random tokens of `seed`.
+    """
+    tokens = random_stream(model.config.vocab_size, fault.batch, USED, seed + 11)
+    if text is not None:
+        times = min(len(text) // USED, capacity(model) // HELD)
+        tokens = text[: times * USED].repeat(fault.batch, 1)
 
     def build(broken: bool) -> Decoder:
         decoder = Decoder.of(
@@ -30,8 +44,8 @@ def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> 
             fault.inject(decoder)
         return decoder
 
-    right, _ = text_of(fault.session, build(broken=False), seed)
-    broken, crashed = text_of(fault.session, build(broken=True), seed)
+    right, _ = text_of(fault.session, build(broken=False), tokens)
+    broken, crashed = text_of(fault.session, build(broken=True), tokens)
     results = {name: gate.check_only(build(broken=True), name) for name in CHECKS}
     caught = {name: result.reason for name, result in results.items() if result.status == "fail"}
     return Finding(
@@ -47,50 +61,53 @@ def examine(fault: Fault, model: GPT, precision: str, gate: Gate, seed: int) -> 
     )
 
 
-def text_of(session: str, decoder: Decoder, seed: int) -> tuple[list[int] | str, str]:
+def text_of(session: str, decoder: Decoder, tokens: Tensor) -> tuple[list[int] | str, str]:
     """(tokens of row 0, or the refusal; the error that broke the session, if any)."""
     try:
-        return SESSIONS[session](decoder, seed), ""
+        return SESSIONS[session](decoder, tokens.to(decoder.token.device)), ""
     except UserError as refusal:
         return f"refused: {refusal}", ""
     except Exception as error:  # a fault that complains by itself is not silent
         return "crashed", f"{type(error).__name__}: {error}"
 
 
-def conversation(decoder: Decoder, seed: int) -> list[int]:
-    """Prompt, text, three tokens at once, text, a rewind and one token, text, a second prompt, text."""
-    tokens = _random(decoder, 24, seed)
-    decoder.prefill(tokens[:, :6])
-    produced = _greedy(decoder, 8)
-    decoder.extend(tokens[:, 6:9])
-    produced += _greedy(decoder, 4)
-    decoder.rewind(8)
-    decoder.step(tokens[:, 9:10])
-    produced += _greedy(decoder, 4)
-    decoder.prefill(tokens[:, 10:19])
-    return produced + _greedy(decoder, 12)
+def conversation(decoder: Decoder, tokens: Tensor) -> list[int]:
+    """Prompt, text, some tokens at once, text, a rewind and others, text, a second prompt, text.
+
+    In numbers, of 24 tokens [B,24]: 6, 8, 3, 4, back to 8, 1, 4, 9, 12; all times as many for more.
+    """
+    times = tokens.size(1) // USED
+    prompt, chunk, other, second = tokens[:, : 19 * times].split(
+        [6 * times, 3 * times, times, 9 * times], dim=1
+    )
+    decoder.prefill(prompt)
+    produced = _greedy(decoder, 8 * times)
+    decoder.extend(chunk)
+    produced += _greedy(decoder, 4 * times)
+    decoder.rewind(8 * times)
+    for token in other.split(1, dim=1):
+        decoder.step(token)
+    produced += _greedy(decoder, 4 * times)
+    decoder.prefill(second)
+    return produced + _greedy(decoder, 12 * times)
 
 
-def past_the_end(decoder: Decoder, seed: int) -> list[int]:
+def past_the_end(decoder: Decoder, tokens: Tensor) -> list[int]:
     """A prompt that leaves room for three tokens, and eight greedy ones."""
-    decoder.prefill(_random(decoder, decoder.capacity - 3, seed))
+    repeated = tokens.repeat(1, -(-decoder.capacity // tokens.size(1)))
+    decoder.prefill(repeated[:, : decoder.capacity - 3])
     return _greedy(decoder, 8)
 
 
-def ragged(decoder: Decoder, seed: int) -> list[int]:
+def ragged(decoder: Decoder, tokens: Tensor) -> list[int]:
     """Two prompts of different lengths in one batch; the short one is shown."""
-    tokens = _random(decoder, 6, seed).tolist()
-    rows: Any = [tokens[0][:3], *tokens[1:]]
+    first, *others = tokens[:, :6].tolist()
+    rows: Any = [first[:3], *others]
     decoder.prefill(rows)
     return _greedy(decoder, 8)
 
 
 SESSIONS = {"conversation": conversation, "past the end": past_the_end, "ragged": ragged}
-
-
-def _random(decoder: Decoder, n: int, seed: int) -> Any:
-    stream = random_stream(decoder.model.config.vocab_size, decoder.batch, n, seed + 11)
-    return stream.to(decoder.token.device)
 
 
 def _greedy(decoder: Decoder, n: int) -> list[int]:

@@ -40,9 +40,10 @@ class SequenceNorm(nn.Module):
 
 @dataclass
 class Pass:
-    """logits [T,V], per layer attention weights [H,T,S], keys and values [1,Hkv,S,D]."""
+    """logits [T,V], per layer queries [H,T,D], attention weights [H,T,S], keys and values [1,Hkv,S,D]."""
 
     logits: Tensor
+    queries: list[Tensor]
     weights: list[Tensor]
     kv: KV
 
@@ -51,12 +52,14 @@ class Pass:
 def run(model: GPT, tokens: Tensor, past: KV | None = None, masked: bool = True) -> Pass:
     """tokens [1,T] int64 after what `past` holds. Without a mask every query sees all keys that there are."""
     held = past[0][0].size(2) if past else 0
+    queries: list[Tensor] = []
     weights: list[Tensor] = []
     kv: KV = []
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if past:
             k, v = torch.cat([past[layer][0], k], dim=2), torch.cat([past[layer][1], v], dim=2)
+        queries.append(q[0])
         kv.append((k, v))
         shared_by = q.size(1) // k.size(1)
         keys, values = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
@@ -69,7 +72,7 @@ def run(model: GPT, tokens: Tensor, past: KV | None = None, masked: bool = True)
 
     positions = torch.arange(held, held + tokens.size(1), device=tokens.device)
     logits = model(tokens, positions, attend, all_positions)[0]
-    return Pass(logits, weights, kv)
+    return Pass(logits, queries, weights, kv)
 
 
 def measure(model: GPT, kind: str, context: int, seed: int) -> Purity:
@@ -88,6 +91,8 @@ def measure(model: GPT, kind: str, context: int, seed: int) -> Purity:
         replaced=max(one.replaced for one in ones),
         drift=max(one.drift for one in ones),
         kv=max(one.kv or 0.0 for one in ones),
+        shown=[shown for one in ones for shown in one.shown],
+        drifts=[one.drift for one in ones],
         flips=len(flipped),
         argmax=(flipped or ones)[0].argmax,
     )
@@ -102,6 +107,7 @@ def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
     cached = run(model, text[:, -1:], before.kv, masked)
     argmax = int(after.logits[-1].argmax()), int(cached.logits[-1].argmax())
     corner = min(SHOWN, context)
+    rows = before.weights[0][0, :corner, :corner], after.weights[0][0, :corner, : corner + 1]
     return Purity(
         context=context,
         texts=1,
@@ -110,8 +116,9 @@ def _one_text(model: GPT, masked: bool, context: int, seed: int) -> Purity:
         drift=_apart(cached.logits[-1], after.logits[-1]),
         flips=int(argmax[0] != argmax[1]),
         argmax=argmax,
-        before=before.weights[0][0, :corner, :corner].tolist(),
-        after=after.weights[0][0, :corner, : corner + 1].tolist(),
+        before=rows[0].tolist(),
+        after=rows[1].tolist(),
+        shown=[_apart(rows[0], rows[1][:, :corner])],
         kv=max(map(_apart, _keys_and_values(before, context), _keys_and_values(after, context))),
     )
 
@@ -135,6 +142,19 @@ def _apart(first: Tensor, second: Tensor) -> float:
     return float((first - second).abs().max())
 
 
+def norms_of_queries(model: GPT, prompt: Tensor, new: int) -> tuple[Tensor, list[float]]:
+    """`new` greedy tokens behind a prompt [1,P], one cached pass each -> (all tokens [P+new], and of the last
+    layer's query, all heads together, the norm in each step)."""
+    text, fed, past = prompt, prompt, None
+    norms = []
+    for _ in range(new):
+        step = run(model, fed, past)
+        norms.append(float(step.queries[-1][:, -1].norm()))
+        past, fed = step.kv, step.logits[-1:].argmax(dim=-1, keepdim=True)
+        text = torch.cat([text, fed], dim=1)
+    return text[0], norms
+
+
 def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> dict[str, Agreement]:
     """Every cached rung that runs here without a compiler, against naive, over `new` greedy tokens.
 
@@ -143,7 +163,7 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
     """
     rungs = ladder(precision)
     tokens = random_stream(model.config.vocab_size, 1, prompt, seed).to(model.device)
-    reference, truth = _greedy(Decoder.of(rungs["naive"], model), tokens, new)
+    reference, truth = greedy(Decoder.of(rungs["naive"], model), tokens, new)
     per_rung = {}
     for variant in rungs.values():
         exact = variant.precision.name == precision and not variant.kv.narrow
@@ -155,14 +175,14 @@ def agreement(model: GPT, precision: str, prompt: int, new: int, seed: int) -> d
         ):
             continue
         decoder = Decoder.of(variant, model)
-        greedy, _ = _greedy(decoder, tokens, new)
+        wrote, _ = greedy(decoder, tokens, new)
         fed = reference[:, :-1].split(1, dim=1)
         logits = [decoder.prefill(tokens), *(decoder.step(token) for token in fed)]
-        per_rung[variant.name] = Agreement(_apart(torch.cat(logits), truth), torch.equal(greedy, reference))
+        per_rung[variant.name] = Agreement(_apart(torch.cat(logits), truth), torch.equal(wrote, reference))
     return per_rung
 
 
-def _greedy(decoder: Decoder, prompt: Tensor, new: int) -> tuple[Tensor, Tensor]:
+def greedy(decoder: Decoder, prompt: Tensor, new: int) -> tuple[Tensor, Tensor]:
     """(new greedy tokens [1,new], the logits that chose them [new,V])."""
     logits = [decoder.prefill(prompt).clone()]
     tokens = [decoder.token.clone()]

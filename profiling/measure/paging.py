@@ -147,14 +147,15 @@ def serve(mix: list[tuple[int, int]], store: Store) -> Served:
     """Run all requests to their end, first come first served."""
     waiting = deque(Request(prompt, final, prompt) for prompt, final in mix)
     running: list[Request] = []
-    samples: list[tuple[int, int, int]] = []
+    busy, all_ticks = list[tuple[int, int, int]](), list[tuple[int, int, int]]()
     ticks = refused = recomputed = 0
     while waiting or running:
         while waiting and store.admit(waiting[0]):
             running.append(waiting.popleft())
+        all_ticks.append((len(running), store.reserved, sum(r.held for r in running)))
         if waiting:
             refused += store.has_room_in_pieces(waiting[0])
-            samples.append((len(running), store.reserved, sum(r.held for r in running)))
+            busy.append(all_ticks[-1])
         for request in list(running):
             while request in running and not store.grow(request):
                 newest = running.pop()  # it has the least to lose, and the first in line goes on
@@ -167,13 +168,13 @@ def serve(mix: list[tuple[int, int]], store: Store) -> Served:
                     running.remove(request)
                     store.free(request)
         ticks += 1
-    at_once, reserved, used = (float(mean(column)) for column in zip(*samples or [(0, 0, 0)], strict=True))
+    at_once, reserved, used = (float(mean(column)) for column in zip(*busy or all_ticks, strict=True))
     return Served(ticks, at_once, reserved, used, refused, recomputed)
 
 
-def queue(requests: int, limit: int, seed: int) -> Queue:
-    """The three ways to hand out the same memory to the same requests."""
-    slots, mix = SLABS * limit, lengths(requests, limit, seed)
+def queue(mix: list[tuple[int, int]], limit: int) -> Queue:
+    """The three ways to hand out the same memory to the same requests, (prompt, final) tokens each."""
+    slots = SLABS * limit
     stores: dict[str, Store] = {
         "slab of the limit": Slabs(slots, limit),
         "slab of the final length": Slabs(slots, None),
@@ -189,7 +190,7 @@ def prefixes(
     """Prefills that share a system prompt, per layout: tokens not computed, TTFT, equality to the bit."""
     limit, vocabulary = model.config.n_ctx, model.config.vocab_size
     sizes = {"system": min(256, limit // 2), "time": STAMP, "question": min(24, limit // 8)}
-    total, rung, by_layout = sum(sizes.values()), ladder(precision)["paged"], {}
+    total, by_layout = sum(sizes.values()), {}
 
     def part(name: str, number: int) -> Tensor:
         """The system prompt is the same for all; time and question are everyone's own."""
@@ -197,14 +198,52 @@ def prefixes(
         return random_stream(vocabulary, 1, sizes[name], seed + offset).to(model.device)
 
     for layout in layouts:
-        decoder, alone = (Decoder.of(rung, model, capacity=total) for _ in range(2))
+        decoder, alone = (_node(model, precision, total, prompts) for _ in range(2))
         assert isinstance(decoder.cache, PagedCache)
-        decoder.cache.share(BlockPool(model.config, prompts * blocks_for(total), model.like))
         texts = [torch.cat([part(p, n) for p in layout.split(", ")], dim=1) for n in range(prompts)]
         rows = [_timed_prompt(decoder, alone, text) for text in texts]
         used = decoder.cache.pool.blocks - len(decoder.cache.pool.free)
         by_layout[layout] = SharedPrefix(prompts=rows, blocks=used)
     return by_layout
+
+
+def routing(model: GPT, precision: str, seed: int) -> dict[str, PrefixPrompt]:
+    """A conversation's second turn on the node that holds its first, and on another one, which has a pool of
+    its own."""
+    limit = model.config.n_ctx
+    first = min(256, limit // 2)
+    text = random_stream(model.config.vocab_size, 1, first + limit // 8, seed).to(model.device)
+    same, other, alone = (_node(model, precision, text.size(1), prompts=2) for _ in range(3))
+    prefill_shared(same, text[:, :first])
+    return {
+        "the node that has the cache": _timed_prompt(same, alone, text),
+        "another node": _timed_prompt(other, alone, text),
+    }
+
+
+def eviction(model: GPT, precision: str, seed: int) -> dict[str, PrefixPrompt]:
+    """Two prompts over a pool that has no room for a third: one is used again before that comes, then both
+    come back."""
+    size = 2 * BLOCK + 1  # two full blocks each, which are published
+    texts = random_stream(model.config.vocab_size, 3, size, seed).to(model.device)
+    again, once, third = texts.split(1)
+    decoder, alone = (_node(model, precision, size, prompts=2) for _ in range(2))
+    assert isinstance(decoder.cache, PagedCache)
+    decoder.cache.share(BlockPool(model.config, 2 * 2 + 1, model.like))
+    for text in (again, once, again, third):
+        prefill_shared(decoder, text)
+    return {
+        "used again before": _timed_prompt(decoder, alone, again),
+        "used once": _timed_prompt(decoder, alone, once),
+    }
+
+
+def _node(model: GPT, precision: str, capacity: int, prompts: int) -> Decoder:
+    """A paged decoder over a pool of its own, with room for so many prompts of its capacity."""
+    decoder = Decoder.of(ladder(precision)["paged"], model, capacity=capacity)
+    assert isinstance(decoder.cache, PagedCache)
+    decoder.cache.share(BlockPool(model.config, prompts * blocks_for(capacity), model.like))
+    return decoder
 
 
 @torch.inference_mode()

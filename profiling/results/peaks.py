@@ -6,6 +6,7 @@ A rate that was read once at the start stands beside steps of another minute: on
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -53,6 +54,16 @@ def rates(measured: Measured, variant: str, context: int) -> Rates:
 def peak_resident_bytes(record: Measurement) -> int | None:
     """The most that the process held in memory, its proofs included; None where no round saw it."""
     return max((look.peak_resident_bytes or 0 for look in record.machine), default=0) or None
+
+
+def beyond_peaks(shares: Mapping[str, float]) -> list[str]:
+    """Of shares of a measured peak, by what reached them: those above 1, an error of the instrument."""
+    return [
+        f"{what}: {share:.0%} of a measured peak, which cannot be: the peak was measured too low, so that "
+        "its shares here are wrong"
+        for what, share in shares.items()
+        if share > 1
+    ]
 
 
 def impossible(measured: Measured) -> list[str]:

@@ -69,16 +69,31 @@ class Loops:
 
     def seconds(self, variant: str, prompt: int, new: int) -> float:
         """Median over rounds of the latency of `new` tokens after `prompt` ones, s."""
-        loops = [
+        return median(self._seconds(variant, prompt, new))
+
+    def token_ms(self, variant: str, number: int) -> float:
+        """Median over rounds of the latency of one new token, the first being 1, ms."""
+        at = (variant, self.prompt)
+        return median(
+            loop.tokens_ms[number - 1]
+            for loop in self.record.generations
+            if (loop.variant, loop.prompt) == at
+        )
+
+    def _seconds(self, variant: str, prompt: int, new: int) -> list[float]:
+        return [
             sum(loop.tokens_ms[:new]) / 1e3
             for loop in self.record.generations
             if (loop.variant, loop.prompt) == (variant, prompt)
         ]
-        return median(loops)
 
     def rate(self, variant: str, new: int) -> float:
         """Tokens a second, all rows together."""
         return self.batch * new / self.seconds(variant, self.prompt, new)
+
+    def rates(self, variant: str, new: int) -> list[float]:
+        """The same of each round."""
+        return [self.batch * new / taken for taken in self._seconds(variant, self.prompt, new)]
 
     def work(self, variant: str, new: int) -> Work:
         """Work of one row's loop."""

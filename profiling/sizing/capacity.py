@@ -99,14 +99,14 @@ def devices_for(shape: ModelShape, request_bytes: int, memory: DeviceMemory) -> 
     return None
 
 
-def read_lengths(path: Path) -> list[int]:
-    """Tokens of each request in a file: a line each, one number or prompt and new tokens; `#` starts a
+def read_requests(path: Path) -> list[tuple[int, ...]]:
+    """Tokens of each request in a file: a line each, all of them, or prompt and new ones; `#` starts a
     comment. Raises UserError that names the line."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--lengths {path}: not a readable text file ({error})") from None
-    lengths = []
+    requests = []
     for number, line in enumerate(lines, 1):
         fields = re.split(r"[,;\s]+", line.partition("#")[0].strip(" ,;\t"))
         if fields == [""]:
@@ -116,10 +116,10 @@ def read_lengths(path: Path) -> list[int]:
                 f"--lengths {path}, line {number}: {line[:60]!r}; a number of tokens, or two (prompt, new), "
                 "is needed"
             )
-        lengths.append(sum(map(int, fields)))
-    if not lengths or min(lengths) < 1:
+        requests.append(tuple(map(int, fields)))
+    if min(map(sum, requests), default=0) < 1:
         raise UserError(f"--lengths {path}: requests of at least 1 token are needed")
-    return lengths
+    return requests
 
 
 def doubling(shape: ModelShape, kv: KvFormat, context: int) -> dict[str, float]:

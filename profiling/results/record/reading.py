@@ -29,6 +29,7 @@ from profiling.results.record.timed import (
 )
 from profiling.results.record.untimed import (
     ArticlesRecord,
+    EqualityRecord,
     ExplainBenchmarkRecord,
     FaultsRecord,
     GenerateRecord,
@@ -55,6 +56,7 @@ AnyRecord = (
     | WorkRecord
     | SizingRecord
     | PurityRecord
+    | EqualityRecord
     | FaultsRecord
     | FuzzRecord
     | PlantedRecord

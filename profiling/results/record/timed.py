@@ -71,7 +71,8 @@ class ThroughputRecord(Measurement, frozen=True, kw_only=True, tag="throughput")
 
 
 class Served(Part, frozen=True):
-    """Means over ticks while requests waited. reserved, used: token slots; running: requests.
+    """Means over ticks while requests waited, over all where none did; used, reserved: token slots, running:
+    requests.
 
     refused_with_room: ticks in which the next request did not fit although enough slots were free, not in one
     piece. recomputed: tokens of requests that were put back into the queue when the blocks ran out.
@@ -116,7 +117,13 @@ class SharedPrefix(Part, frozen=True, kw_only=True):
 
 
 class PagingRecord(Measurement, frozen=True, kw_only=True, tag="paging"):
-    """What a paged cache saves, and what it costs per step; `prefixes` by layout of the prompt."""
+    """What a paged cache saves, and what it costs per step; `prefixes` by layout of the prompt.
+
+    `routing`: a conversation's second turn by the node that it goes to; `eviction`: prompts that come back to
+    a full pool, by whether they were used in between.
+    """
 
     queue: Queue | None = None
     prefixes: dict[str, SharedPrefix] = {}
+    routing: dict[str, PrefixPrompt] = {}
+    eviction: dict[str, PrefixPrompt] = {}

@@ -80,7 +80,8 @@ class Purity(Part, frozen=True, kw_only=True):
     keys and values (None in records of before); replaced: change of those rows
     and of the first n tokens' keys and values when the appended token is another one; drift: difference of
     the new token's logits, cached against recomputed; flips: texts whose argmax differs; argmax: (recomputed,
-    cached) of the first text that flips, else of the first; before, after: rows of layer 0, head 0.
+    cached) of the first text that flips, else of the first; before, after: rows of layer 0, head 0. Of every
+    text, empty in records of before: shown, the largest change of those rows, and drifts.
     """
 
     context: Size
@@ -93,6 +94,8 @@ class Purity(Part, frozen=True, kw_only=True):
     before: list[list[float]]
     after: list[list[float]]
     kv: float | None = None
+    shown: list[float] = []
+    drifts: list[float] = []
 
 
 class Agreement(Part, frozen=True):
@@ -103,10 +106,24 @@ class Agreement(Part, frozen=True):
 
 
 class PurityRecord(Record, frozen=True, kw_only=True, tag="purity"):
-    """What a later token changes, by kind of model; and every cached rung against naive."""
+    """What a later token changes, by kind of model; and every cached rung against naive.
+
+    `tokens`: a prompt and what the model wrote; `query_norms`: in each of those steps, of the last layer.
+    """
 
     purity: dict[str, list[Purity]] = {}
     agreement: dict[str, Agreement] = {}
+    tokens: list[int] = []
+    query_norms: list[float] = []
+
+
+class EqualityRecord(Record, frozen=True, kw_only=True, tag="equality"):
+    """Ours beside transformers' model of the same weights: largest difference of the logits of one text, and
+    the largest logit (None without transformers); and what each wrote, greedy, by rung."""
+
+    apart: float | None = None
+    largest: float | None = None
+    tokens: dict[str, list[int]] = {}
 
 
 class Finding(Part, frozen=True):
@@ -194,9 +211,10 @@ class Generate(Part, frozen=True, kw_only=True):
 
 
 class GenerateRecord(Record, frozen=True, kw_only=True, tag="generate"):
-    """What a model wrote, and how long its tokens took."""
+    """What a model wrote, and how long its tokens took; `further`: at the other temperatures asked for."""
 
     generate: Generate | None = None
+    further: list[Generate] = []
 
 
 class ExperimentResult(Part, frozen=True):
