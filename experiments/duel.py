@@ -141,7 +141,7 @@ def _fight(
         tokens=tokens,
     )
     steps = DuelSteps()
-    plan = Plan([(BEFORE, AFTER), (BEFORE, AGAIN)], [], None)
+    plan = Plan([(BEFORE, AFTER), (BEFORE, AGAIN)], [])
     ring = Ring({name: c.step_ms for name, c in contestants.items()}, arguments.seed, failed)
     with ProgressLine(arguments.quiet) as progress:
         fight(

@@ -145,7 +145,7 @@ def _note_choice(
             f"--quick: {runner.workload.rounds} rounds, and variants are proven over "
             f"{runner.workload.gate_steps} greedy and as many random tokens only"
         )
-    limit, built = limit_of(arguments.model), runner.model.config.n_ctx
+    limit, built = limit_of(arguments), runner.model.config.n_ctx
     if limit and limit > built:
         runner.run.warn(f"built for the first {built:,} of the model's {limit:,} positions")
     for model in runner.models:

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from profiling.analysis.explanation import Explanation
     from profiling.measure.runner import Runner
     from profiling.results.record import FloorRecord
-    from variants.model import GPT
+    from variants.model import Model
     from variants.spec import Variant
 
 __all__ = ["explain", "study"]
@@ -33,7 +35,7 @@ def explain(path: str | Path, step: str | None = None) -> Explanation:
 
 
 def study(
-    model: GPT | str = "gpt2",
+    model: nn.Module | str | Path = "gpt2",
     variants: Sequence[str | Callable[..., object]] = (),
     *,
     contexts: Sequence[int] = (10, 100),
@@ -45,37 +47,29 @@ def study(
 ) -> FloorRecord:
     """Prove and measure variants of a model: the record that `python -m experiments.floor` keeps.
 
-    `model`: one of `variants.model`, or the name of a preset with seeded weights. `variants`: names of rungs,
-    PATH.py:NAME or a class for code of your own; none stands for the command's default. `contexts` in tokens;
-    `rounds`: as the command does; `seconds`: of the duel at most. The run folder is made below `out`.
+    `model`: one of `variants.model`, a causal model of transformers, which runs in its own code (`hf` and the
+    rungs from it), or a name as on the command line: a preset, a folder, hub:ORG/NAME. `variants`: names of
+    rungs, PATH.py:NAME or a class for code of your own; none stands for the command's default. `contexts` in
+    tokens; `rounds`: as the command does; `seconds`: of the duel at most. The run folder is made below `out`.
     Raises `variants.errors.UserError` for what cannot be measured.
     """
-    import torch
-
     from profiling.measure.runner import Runner
     from profiling.results.folder import RunFolder
     from profiling.results.record import FloorRecord, Workload
     from profiling.results.record.workload import FLOOR_ROUNDS
-    from variants.config import PRESETS
-    from variants.errors import UserError
-    from variants.model import random_model
 
-    name = model if isinstance(model, str) else type(model).__name__
-    if isinstance(model, str):
-        if model not in PRESETS:
-            raise UserError(f"unknown model {model}; known: {', '.join(PRESETS)}, or one of variants.model")
-        model = random_model(PRESETS[model], seed, torch.float32)
-    chosen = _rungs(variants, str(model.dtype).removeprefix("torch."))
+    name = str(model) if isinstance(model, str | Path) else type(model).__name__
+    chosen, (first, *beside) = _rungs_and_models(model, variants, max(contexts, default=1), seed)
     workload = Workload(
         contexts=tuple(sorted(set(contexts))),
         rounds=FLOOR_ROUNDS if rounds is None else rounds,
         seed=seed,
-        prompt=min(100, model.config.n_ctx // 2),
+        prompt=min(100, first.config.n_ctx // 2),
     )
-    workload.check(model.config)
-    run = RunFolder.create(Path(out), FloorRecord, model.device.type)
+    workload.check(first.config)
+    run = RunFolder.create(Path(out), FloorRecord, first.device.type)
     run.update(command=f"profiling.study({name!r}, {[rung.name for rung in chosen]})")
-    runner = Runner(run, workload, model, chosen)
+    runner = Runner(run, workload, first, chosen, *beside)
     try:
         phases(runner, name, seconds, traces)
     finally:
@@ -104,15 +98,45 @@ def phases(
     runner.run.finish()
 
 
+def _rungs_and_models(
+    model: nn.Module | str | Path, wanted: Sequence[str | Callable[..., object]], longest: int, seed: int
+) -> tuple[list[Variant], list[Model]]:
+    """The rungs, and the models that they run: a name is built once they are known."""
+    import torch
+
+    from profiling.measure.models import POSITIONS, Wanted
+    from variants import hub
+    from variants.backends.transformers_model import TransformersModel, of_module
+    from variants.decoder import runs
+    from variants.errors import UserError
+    from variants.ladder import THEIRS
+    from variants.model import GPT
+
+    positions = max(POSITIONS, 2 * longest)
+    if isinstance(model, str | Path):
+        chosen, name = _rungs(wanted, "float32"), hub.fetched(str(model))
+        named = Wanted(name, torch.float32, torch.device("cpu"), positions, seed)
+        return chosen, named.models(chosen, longest=longest)
+    given = model if isinstance(model, GPT | TransformersModel) else of_module(model, positions)
+    theirs = isinstance(given, TransformersModel)
+    default = (THEIRS.baseline, "hf-static", "hf-tape") if theirs else ()
+    chosen = _rungs(wanted or default, str(given.dtype).removeprefix("torch."))
+    for rung in chosen:
+        if not runs(rung, given):
+            needed = "our decoder's model" if theirs else "a model of transformers, or the name of a model"
+            raise UserError(f"{rung.name} does not run a {type(model).__name__}: {needed} is needed")
+    return chosen, [given]
+
+
 def _rungs(wanted: Sequence[str | Callable[..., object]], precision: str) -> list[Variant]:
     """The rungs of these names and classes, with what they are compared with."""
     from functools import partial
 
     from variants.backends.plugin import Source
-    from variants.ladder import ladder, plugin_rung, select, with_plugins
+    from variants.ladder import ladder, plugin_rung, select, transformers_ladder, with_plugins
 
     names = [name for name in wanted if isinstance(name, str)]
-    known, called = with_plugins(names, ladder(precision))
+    known, called = with_plugins(names, ladder(precision) | transformers_ladder(precision))
     for plugin in wanted:
         if not isinstance(plugin, str):
             code: Any = plugin

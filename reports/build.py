@@ -19,7 +19,7 @@ from profiling.results.metrics import Measured
 from profiling.results.record import FloorRecord, Record
 from profiling.results.record.page import Page
 from profiling.results.record.pictures import Steps
-from profiling.results.verdict import verdict
+from profiling.results.verdict import verdicts
 from reports import export
 from reports.sections import sections
 from reports.study import Study
@@ -55,7 +55,7 @@ def study(run: RunFolder[FloorRecord], timeline: Steps | None = None) -> Study:
     """The study of a run, from which the sections are made: numbers, verdict, traces and picture."""
     measured = Measured(run.record)
     traces = sorted(file.name for file in run.traces.glob("*.pt.trace.json*"))
-    return Study(measured, verdict(measured), str(run.path), traces, timeline)
+    return Study(measured, verdicts(measured), str(run.path), traces, timeline)
 
 
 def page(study: Study) -> Page:

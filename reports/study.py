@@ -13,13 +13,18 @@ from profiling.results.verdict import Verdict
 
 @dataclass(frozen=True)
 class Study:
-    """The tables of one record, its verdict, and what the folder holds."""
+    """The tables of one record, its verdict on each trunk, and what the folder holds."""
 
     measured: Measured
-    judged: Verdict
+    verdicts: Sequence[Verdict]
     folder: str
     traces: Sequence[str] = ()
     timeline: Steps | None = None
+
+    @property
+    def judged(self) -> Verdict:
+        """The verdict on the first trunk, ours where it was measured."""
+        return self.verdicts[0]
 
     @property
     def record(self) -> Measurement:

@@ -15,17 +15,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from floor_run import ROOT, copied
 from hypothesis import given
 from hypothesis import strategies as st
 
 from experiments.shared import cli
+from profiling.measure.memory import decoder_bytes
+from profiling.measure.models import bytes_at_once
 from profiling.results.folder import RunFolder
 from profiling.results.record import Record
 from reports import build
 from variants import version
 from variants.command import Parser
+from variants.config import PRESETS
+from variants.decoder import Decoder
 from variants.known_configs import KNOWN_CONFIGS
+from variants.ladder import ladder
+from variants.model import empty_model, random_model
+from variants.slots.pages import DEFAULT
 
 CORES = os.cpu_count() or 1
 
@@ -144,7 +152,36 @@ def test_a_shape_beyond_memory_is_refused_before_it_is_asked_for(tmp_path: Path,
     raw = {**KNOWN_CONFIGS["llama-2-7b"], "hidden_size": 1 << 20, "num_attention_heads": 1 << 13}
     (tmp_path / "config.json").write_text(json.dumps(raw))
     flags = ["--shape", str(tmp_path / "config.json"), "--out", str(tmp_path / "runs")]
-    assert "the weights take" in refusal("floor", flags, capsys)
+    said = refusal("floor", flags, capsys)
+    assert "needs at least" in said and "(weights " in said and "truth " in said and "are free" in said
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("precision", ["float32", "bfloat16"])
+def test_what_is_summed_before_loading_is_what_is_held(precision: str) -> None:
+    dtype = getattr(torch, precision)
+    root = empty_model(PRESETS["tiny"]).to(dtype)
+    model = random_model(PRESETS["tiny"], dtype=dtype)
+    for variant in ladder(precision).values():
+        if variant.why_not("cpu") or not variant.fixed_shape or variant.executor.compiles:
+            continue
+        if variant.pages is not DEFAULT:  # whole pages, of 2 MiB
+            continue
+        needs = bytes_at_once(root, [variant], batch=2, capacity=64)
+        held = decoder_bytes(Decoder.of(variant, model, batch=2, capacity=64))
+        own = variant.precision.name != precision
+        assert needs["copies"] == (held.weights_bytes if own else 0), variant.name
+        assert (needs["caches"], needs["masks"]) == (held.cache_bytes, held.mask_bytes), variant.name
+        assert needs["weights"] == sum(tensor.nbytes for tensor in (*model.parameters(), *model.buffers()))
+
+
+def test_a_run_whose_copies_do_not_fit_is_refused_with_their_sum(
+    tmp_path: Path, capsys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiling.measure.models.free_bytes", lambda device: 2**20)
+    flags = ["--model", "tiny", "--out", str(tmp_path / "runs")]
+    said = refusal("floor", [*flags, "--variant", "all"], capsys)
+    assert all(part in said for part in ("weights", "copies", "caches", "masks", "truth", "0.0 GiB are free"))
     assert not (tmp_path / "runs").exists()
 
 

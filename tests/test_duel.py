@@ -14,7 +14,7 @@ import torch
 from profiling.measure import duel as ring_module
 from profiling.measure.clock import Clock
 from profiling.measure.duel import Plan, Ring, contrasts, fight, profiler_cost_ms, stepping
-from profiling.results.duel import LOOKS, MIN_TRACES, READ, Duel, gap_share, next_look
+from profiling.results.duel import LOOKS, MIN_TRACES, Duel, gap_share, next_look, read_of
 from profiling.results.record import Counts, DuelBlock, DuelSteps, DuelTrace, Trace
 
 
@@ -51,7 +51,7 @@ def ring(noted: list[str], entropy: int = 1, fails: dict[str, int] | None = None
     return Ring(timed, entropy, lambda name, e: failed.append(name)), failed
 
 
-PLAN = Plan([("A", "B"), ("A", "A")], [("A", "C")], None)
+PLAN = Plan([("A", "B"), ("A", "A")], [("A", "C")])
 
 
 def test_each_is_preceded_as_often_by_itself_as_by_the_other() -> None:
@@ -101,7 +101,9 @@ def test_it_stops_at_the_look_that_decides_and_traces_are_spread() -> None:
         asked.append(duels[-1].turns)
         return len(asked) == 2
 
-    fight(fighting, PLAN, duels[0], 1e6, lambda: pytest.fail(), duels.append, decided, lambda done, of: None)
+    fight(
+        fighting, PLAN, duels[0], 1e6, lambda _: pytest.fail(), duels.append, decided, lambda done, of: None
+    )
     assert asked == duels[-1].looks == [40, 80]
     duel = Duel(duels[-1])
     assert duel.count("A", "B") == duel.count("A", "A") == 80 and duel.count("A", "C") == 20
@@ -112,14 +114,19 @@ def test_the_end_of_the_time_is_a_look_and_more_time_adds_blocks(monkeypatch: py
     times = iter([0.0, *range(1, 1000)])
     monkeypatch.setattr(ring_module.time, "monotonic", lambda: float(next(times)))
     fighting, _ = ring([])
-    duels, trace = [DuelSteps()], DuelTrace(10.0, None, traced([{"compute": 1.0}]))
-    plan = Plan(PLAN.deciding, [], "A")
+    duels, trace = [DuelSteps()], traced([{"compute": 1.0}])
+    plan = Plan(PLAN.deciding, [], ["A", "B"])
+
+    def beside(name: str) -> DuelTrace:
+        return DuelTrace(10.0, None, trace, name)
+
     for _ in range(2):
-        fight(fighting, plan, duels[-1], 5, lambda: trace, duels.append, lambda: False, lambda *_: None)
+        fight(fighting, plan, duels[-1], 5, beside, duels.append, lambda: False, lambda *_: None)
     steps = duels[-1]
     assert steps.turns == steps.looks[-1] > steps.looks[0] > 0
     assert len(steps.blocks) == 2 * steps.turns
-    assert len(steps.traces) == MIN_TRACES, "no look is judged on fewer, however little time there was"
+    for name in plan.traced:  # no look is judged on fewer, however little time there was
+        assert len(Duel(steps).traces(name)) == MIN_TRACES
 
 
 def test_what_crashes_leaves_and_the_others_go_on() -> None:
@@ -164,12 +171,24 @@ def test_the_gap_is_freed_of_what_the_profiler_costs() -> None:
 def test_the_plan_names_what_decides() -> None:
     plan = contrasts({"cat": "naive", "sdpa": "cat", "tape": "sdpa", "onelaunch": "sdpa"})
     assert plan == Plan(
-        [("sdpa", "tape"), ("sdpa", READ), ("sdpa", "sdpa")],
+        [("sdpa", "tape"), ("sdpa", read_of("sdpa")), ("sdpa", "sdpa")],
         [("cat", "sdpa"), ("sdpa", "onelaunch"), ("cat", "onelaunch")],
-        "sdpa",
+        ("sdpa",),
     )
-    assert contrasts({"cat": "naive", "sdpa": "cat"}) == Plan([("cat", "cat")], [("cat", "sdpa")], None)
+    assert contrasts({"cat": "naive", "sdpa": "cat"}) == Plan([("cat", "cat")], [("cat", "sdpa")])
     assert contrasts({"cat": "naive"}) is None
+
+
+def test_each_trunk_with_a_replay_has_its_own_contrasts() -> None:
+    ours = {"cat": "naive", "sdpa": "cat", "tape": "sdpa"}
+    plan = contrasts(ours | {"hf": None, "hf-static": "hf", "hf-tape": "hf-static"})
+    assert plan is not None and list(plan.traced) == ["sdpa", "hf-static"]
+    assert plan.deciding[3:] == [
+        ("hf-static", "hf-tape"),
+        ("hf-static", read_of("hf-static")),
+        ("hf-static", "hf-static"),
+    ]
+    assert plan.others[0] == ("cat", "hf") and not set(plan.others) & set(plan.deciding)
 
 
 def test_the_profiler_costs_what_it_adds_to_the_fastest_step(monkeypatch: pytest.MonkeyPatch) -> None:

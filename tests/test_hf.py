@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -21,10 +22,12 @@ from profiling.cost.matmul_counter import MatmulCounter
 from profiling.cost.work import weights_read_bytes
 from profiling.gate.transformers_gate import TransformersGate, Uncached
 from profiling.measure.expect import floor_bytes, predict, step_reads
+from profiling.measure.visits import Steps
+from profiling.results.duel import MIN_TRACES
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
 from profiling.results.record import FloorRecord, Peaks
-from profiling.results.verdict import verdict
+from profiling.results.verdict import verdict, verdicts
 from variants.backends.transformers_model import (
     TransformersModel,
     as_transformers,
@@ -90,17 +93,50 @@ def test_a_type_that_is_not_ours_is_studied_alone(tmp_path: Path, capsys: pytest
 def test_both_trunks_are_timed_in_the_same_rounds_and_duel(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = run(["--model", "tiny", "--variant", "hf-tape,cat", *FAST], tmp_path, capsys)
+    done = run(["--model", "tiny", "--variant", "hf-tape,tape", *FAST], tmp_path, capsys)
     record, measured = done.record, Measured(done.record)
-    names = {"cat", "cat again", "hf", "hf-static", "hf-tape"}
+    ours = {"cat", "cat again", "boolmask", "lasthead", "static", "sdpa", "tape"}
+    names = ours | {"hf", "hf-static", "hf-tape"}
     for number in range(3):
         assert {s.variant for s in record.samples if s.round == number and s.width == 48} == names
     assert record.baseline == "cat" and measured.duel is not None
     assert {("cat", "hf"), ("hf", "hf-static"), ("hf-static", "hf-tape")} <= {*measured.duel.pairs()}
-    assert verdict(measured).replay == "hf-tape"
+    judged = verdicts(measured)
+    assert [one.parent for one in judged] == ["sdpa", "hf-static"]
+    for one in judged:
+        assert one.numbers is not None and len(measured.duel.traces(str(one.parent))) >= MIN_TRACES
     of_ours, of_theirs = (record.variants[name].prediction[6] for name in ("cat", "hf-static"))
     assert of_ours.bytes == of_theirs.bytes
-    assert "step / `cat`" in (done.path / "report.md").read_text("utf-8")
+    report = (done.path / "report.md").read_text("utf-8")
+    assert "step / `cat`" in report and "Of `sdpa`: **" in report and "Of `hf-static`: **" in report
+    assert "figures/divided-1.png" in report and record.predicted_replay.parent == "sdpa"  # type: ignore[union-attr]
+
+
+def test_an_interrupted_run_of_both_trunks_resumes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed = Steps.__call__
+
+    def interrupted(self: Steps, number: int) -> None:
+        if number == 1:
+            raise KeyboardInterrupt
+        timed(self, number)
+
+    flags = ["--model", "tiny", "--variant", "hf-tape,cat", *FAST, "--no-trace"]
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Steps, "__call__", interrupted)
+        floor.main([*flags, "--quiet", "--out", str(tmp_path)])
+    (folder,) = tmp_path.iterdir()
+    half = RunFolder.load(folder, FloorRecord).record
+    assert half.status == "incomplete" and {sample.round for sample in half.samples} == {0}
+    capsys.readouterr()
+    record = run(["--resume", str(folder), "--no-trace", "--max-time", "1s"], folder, capsys).record
+    assert record.status == "complete" and record.entropy == half.entropy
+    assert {name: entry.status for name, entry in record.variants.items()} == dict.fromkeys(
+        ["cat", "hf", "hf-static", "hf-tape"], "proven"
+    )
+    visits = Counter((s.round, s.variant, s.context) for s in record.samples if s.width == 48)
+    assert set(visits.values()) == {1} and len(visits) == 3 * 5 * 2
 
 
 def test_a_shape_is_made_by_transformers_with_the_same_weights(

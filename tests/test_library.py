@@ -68,10 +68,34 @@ def test_a_study_is_the_command_s_record(tiny: GPT, tmp_path: Path) -> None:
     assert Measured(record).rung("tape").ratio_to_memory_floor is not None
 
 
+def test_a_study_of_a_name_runs_both_trunks(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    record = study("tiny", ["hf-static", "sdpa"], contexts=[6], rounds=2, seconds=0.1, out=tmp_path)
+    assert {"cat", "sdpa", "hf", "hf-static"} <= record.variants.keys()
+    assert {entry.status for entry in record.variants.values()} == {"proven"}
+
+
+def test_a_study_takes_a_module_of_transformers_as_it_is(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    from hf_checkpoints import checkpoint
+
+    module = checkpoint(tmp_path / "model", "qwen3_moe")
+    record = study(module, contexts=[6], rounds=2, seconds=0.1, out=tmp_path / "runs")
+    assert list(record.variants) == ["hf", "hf-static", "hf-tape"]
+    assert {entry.status for entry in record.variants.values()} == {"proven"}
+    with pytest.raises(UserError, match="does not run a Qwen3MoeForCausalLM: our decoder"):
+        study(module, ["sdpa"], contexts=[6], out=tmp_path / "runs")
+
+
+def test_our_model_has_no_rung_of_transformers(tiny: GPT, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="hf does not run a GPT: a model of transformers"):
+        study(tiny, ["hf"], contexts=[6], out=tmp_path / "runs")
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"model": "gpt5"}, "unknown model gpt5"),
+        ({"model": "gpt5"}, "neither a folder nor one of"),
         ({"variants": ["fastest"]}, "unknown variant fastest"),
         ({"contexts": [64]}, "context 64 is beyond"),
         ({"rounds": 0}, "--rounds must be at least 1"),

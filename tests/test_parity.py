@@ -175,9 +175,9 @@ def test_a_shape_by_name_or_file_is_built_for_the_positions_of_the_run(shape: st
     flags = ["--shape", name, "--context", "3000"]
     arguments = cli.common_parser("experiments.floor", "").parse_args(flags)
     with torch.device("meta"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("experiments.shared.setup.random_model", lambda config, *_: config)
+        patch.setattr("profiling.measure.models.random_model", lambda config, *_: config)
         config = model_for(arguments, torch.device("cpu"))
-    assert config.n_ctx == 3064 and limit_of(arguments.model) > 3064  # type: ignore[attr-defined]
+    assert config.n_ctx == 3064 and limit_of(arguments) > 3064  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("flags", [["--shape", "nothing"], ["--model", "tiny", "--shape", "smollm2-135m"]])

@@ -59,6 +59,6 @@ def test_a_floor_study_with_its_report(tmp_path: Path, calls: Counter[str]) -> N
     (folder,) = tmp_path.iterdir()
     trace_names = {trace.name for trace in (folder / "traces").iterdir()}
     assert len(trace_names) > 6 and (folder / "figures/timeline.json").exists()
-    again = "duel.pt.trace.json.gz"  # one trace after the other
+    again = "duel-sdpa.pt.trace.json.gz"  # one trace after the other
     assert {calls[name] for name in trace_names - {again}} == {1}
     assert len({calls[name] for _, name in ONCE}) == 1

@@ -1,8 +1,8 @@
 """Single steps in alternation: what decides is timed side by side, not minutes apart.
 
 Every turn plays one block of each deciding contrast (replay against parent, parent against a plain read of
-what it must read) and of the A/A pair, and every few turns one of all other rungs against their parents; the
-step whose gap decides is traced beside plain steps, spread over the duel.
+what it must read) and of the A/A pair, in each trunk that has a replay, and every few turns one of all other
+rungs against their parents; a step whose gap decides is traced beside plain steps, spread over the duel.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from torch.profiler import profile
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock, activities
 from profiling.measure.tracing import traced
-from profiling.results.duel import MIN_TRACES, READ, TRACE_EVERY, next_look
+from profiling.results.duel import MIN_TRACES, TRACE_EVERY, next_look, read_of
 from profiling.results.record import DuelBlock, DuelSteps, DuelTrace, Peaks, replaced
-from variants.ladder import OURS, REPLAYS, THEIRS
+from variants.ladder import OURS, THEIRS
 
 OTHERS_EVERY = 4  # turns
 PLAIN_STEPS = 6  # around a trace, half before and half after it
@@ -33,11 +33,11 @@ Timed = Callable[[], float]  # one step at the duel's context, or one plain read
 
 @dataclass(frozen=True)
 class Plan:
-    """Contrasts by the names of two contestants; `traced` is whose gap decides, None for no trace."""
+    """Contrasts by the names of two contestants; `traced` are those whose gaps decide."""
 
     deciding: Sequence[Pair]
     others: Sequence[Pair]
-    traced: str | None
+    traced: Sequence[str] = ()
 
 
 def contrasts(parents: Mapping[str, str | None]) -> Plan | None:
@@ -45,20 +45,27 @@ def contrasts(parents: Mapping[str, str | None]) -> Plan | None:
 
     The baselines of two trunks have no parents here, and are compared with each other.
 
-    The replay against its parent decides, with the parent against the plain read, and the parent against
-    itself is the A/A pair. Without a replay the A/A pair is the baseline's, and nothing is read or traced.
+    In each trunk the replay against its parent decides, with the parent against the plain read, and the
+    parent against itself is the A/A pair. Without a replay the A/A pair is the baseline's, and nothing is
+    read or traced.
     """
     pairs = [(parent, name) for name, parent in parents.items() if parent is not None and parent in parents]
     roots = [(OURS.baseline, THEIRS.baseline)] if {OURS.baseline, THEIRS.baseline} <= parents.keys() else []
     pairs = [*roots, *pairs]
-    replay = next((name for name in REPLAYS if parents.get(name) in parents), None)
     if not pairs:
         return None
-    first = str(parents[replay]) if replay else pairs[0][0]
-    decides = [(first, replay), (first, READ)] if replay else []
+    of_trunks = [
+        next((n for n in trunk.replays if parents.get(n) in parents), None) for trunk in (OURS, THEIRS)
+    ]
+    replays = {str(parents[replay]): replay for replay in of_trunks if replay}
+    decides = [
+        pair
+        for first, replay in replays.items()
+        for pair in ((first, replay), (first, read_of(first)), (first, first))
+    ]
     ends = [(pairs[0][0], pairs[-1][1])]  # the whole ladder: its first rung against its last
     others = [pair for pair in dict.fromkeys([*pairs, *ends]) if pair not in decides]
-    return Plan([*decides, (first, first)], others, first if replay else None)
+    return Plan(decides or [(pairs[0][0], pairs[0][0])], others, tuple(replays))
 
 
 class _Crash(Exception):
@@ -136,7 +143,8 @@ def traced_beside(
 
     before, trace, after = plain(), traced(case, path, peaks), plain()
     cost_ms, events = profiler_cost_ms(narrow, context, clock), trace.counts.host_ops
-    return DuelTrace(median([*before, *after]), 1e3 * cost_ms / events if events else None, trace)
+    event_us = 1e3 * cost_ms / events if events else None
+    return DuelTrace(median([*before, *after]), event_us, trace, case.name)
 
 
 def profiler_cost_ms(case: Case, context: int, clock: Clock) -> float:
@@ -159,34 +167,36 @@ def fight(
     plan: Plan,
     steps: DuelSteps,
     max_seconds: float,
-    trace: Callable[[], DuelTrace] | None,
+    trace: Callable[[str], DuelTrace] | None,
     keep: Callable[[DuelSteps], None],
     decided: Callable[[], bool],
     progress: Callable[[int, int], None],
 ) -> None:
     """Add turns to `steps` until a look decides or the time is spent, which is a look too.
 
-    `keep` is handed the steps after every turn. No look is judged on fewer than `MIN_TRACES` traces.
+    `keep` is handed the steps after every turn. No look is judged on fewer than `MIN_TRACES` traces of each
+    rung that is traced.
     """
     end = time.monotonic() + max_seconds
     turns = steps.turns
-    wanted = 0 if trace is None else MIN_TRACES
+    traced = [] if trace is None else plan.traced
 
-    def add_trace() -> None:
-        if trace is not None and plan.traced in ring.contestants:
-            steps.traces.append(trace())
+    def add_traces() -> None:
+        for name in traced:
+            if trace is not None and name in ring.contestants:
+                steps.traces.append(trace(name))
 
     while True:
         look = next_look(steps.looks)
         while turns < look and time.monotonic() < end:
             if turns % TRACE_EVERY == 0:
                 progress(turns, look)
-                add_trace()
+                add_traces()
             steps.blocks.extend(ring.turn(plan, turns))
             turns += 1
             keep(replaced(steps, turns=turns))
-        for _ in range(wanted - len(steps.traces)):
-            add_trace()
+        for _ in range(MIN_TRACES - len(steps.traces) // max(1, len(traced))):
+            add_traces()
         if turns not in (0, *steps.looks):
             steps.looks.append(turns)
         if decided() or time.monotonic() >= end:

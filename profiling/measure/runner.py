@@ -10,7 +10,7 @@ import gc
 import secrets
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -33,7 +33,7 @@ from profiling.measure.visits import (
     plain_reads,
     reading,
 )
-from profiling.results.duel import READ
+from profiling.results.duel import read_of
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
 from profiling.results.record import (
@@ -51,7 +51,7 @@ from profiling.results.record import Model as StudiedModel
 from profiling.results.record.pictures import Steps as Drawn
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.rules import UNDECIDED
-from profiling.results.verdict import verdict
+from profiling.results.verdict import verdicts
 from variants.decoder import runs
 from variants.errors import one_line
 from variants.executors.executor import compiled_graphs
@@ -147,7 +147,10 @@ class Runner(Generic[M]):
         reads = plain_reads(self.cases, workload.steps, record.floors)
         product = SquareMatmul(self.model.device, self.model.dtype)
         matmul = PlainMatmul(product, self.clock, workload.steps, record.matmuls)
-        done = 1 + max((sample.round for sample in record.samples), default=-1)
+        done = 1 + max((look.round for look in record.machine), default=-1)
+        stored: list[list[Any]] = [record.samples, record.ttft, record.floors, record.matmuls]
+        for timed in stored:  # what a round left that was broken off is timed again
+            timed[:] = [one for one in timed if one.round < done]
         before = compiled_graphs()
         for rounds in self._rounds([*steps, *first, *reads, matmul], range(done, workload.rounds)):
             if rounds.is_integer():
@@ -162,31 +165,26 @@ class Runner(Generic[M]):
             return
         context = self.workload.contexts[0]
         timed = {name: stepping(case, context, self.clock) for name, case in contestants.items()}
-        traced_case = contestants.get(plan.traced) if plan.traced else None
-        narrow = [c for c in self.cases if c.decoder.variant.name == plan.traced and not c.full_size]
-        if traced_case is not None:
-            timed[READ] = reading(traced_case)
+        timed |= {read_of(name): reading(contestants[name]) for name in plan.traced}
         ring = Ring(timed, self.record.entropy, self._drop)
-        path = self.run.traces / "duel.pt.trace.json.gz"
+        narrow = {c.decoder.variant.name: c for c in self.cases if not c.full_size}
 
-        def trace() -> DuelTrace:
-            assert traced_case is not None
-            like = narrow[0] if narrow else traced_case
-            return traced_beside(traced_case, like, context, self.clock, path, self.peaks)
+        def trace(name: str) -> DuelTrace:
+            case, path = contestants[name], self.run.traces / f"duel-{name}.pt.trace.json.gz"
+            return traced_beside(case, narrow.get(name, case), context, self.clock, path, self.peaks)
 
         def keep(steps: DuelSteps) -> None:
             self.run.update(duel=steps)
 
         def decided() -> bool:
             self.run.save()
-            return verdict(Measured(self.record)).word != UNDECIDED
+            return all(one.word != UNDECIDED for one in verdicts(Measured(self.record)))
 
         def progress(done: int, look: int) -> None:
             self.progress("duel", done, look)
 
-        with_traces = trace if traces and traced_case is not None else None
         steps = self.record.duel or DuelSteps()
-        fight(ring, plan, steps, max_seconds, with_traces, keep, decided, progress)
+        fight(ring, plan, steps, max_seconds, trace if traces else None, keep, decided, progress)
         self.run.save()
 
     def time_generations(self: Runner[ThroughputRecord], prompt: int, new: int, rounds: int) -> None:
@@ -227,10 +225,11 @@ class Runner(Generic[M]):
         return [case for case in self.cases if not case.name.endswith(AGAIN_SUFFIX)]
 
     def predict_replay(self) -> None:
-        """Predict from the eager trace alone what the replay rung costs; stored before that is timed."""
-        parents = {self._entry(name).parent for name in REPLAYS if name in self.record.variants}
+        """Predict from the eager trace alone what the first replay costs; stored before that is timed."""
+        parents = (self._entry(name).parent for name in REPLAYS if name in self.record.variants)
+        first = next(parents, None)
         for case in self._traceable():
-            if case.name in parents:
+            if case.name == first:
                 path = self.run.traces / "before-timing.pt.trace.json.gz"
                 replay = traced(case, path, self.peaks).replay
                 self.run.update(predicted_replay=PredictedReplay(case.name, replay))

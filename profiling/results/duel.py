@@ -13,7 +13,7 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.results.record import DuelSteps, Trace
+from profiling.results.record import DuelSteps, DuelTrace, Trace
 from profiling.results.stats import CONFIDENCE, Estimate, estimate
 
 LOOKS = (40, 80, 160, 320)  # blocks after which a duel is judged; it goes on by doubling when it is extended
@@ -22,29 +22,33 @@ MIN_TRACES = 5  # the fewest of which one may be far off: the estimate leaves ou
 READ = "plain read"  # the contestant that reads what a step must read, and does nothing else
 
 
+def read_of(name: str) -> str:
+    """What the plain read of this rung's bytes is called."""
+    return f"{READ} of {name}"
+
+
 @dataclass(frozen=True)
 class Duel:
     """The numbers of a duel, from the steps that a record holds."""
 
     record: DuelSteps
 
-    @property
-    def traces(self) -> list[Trace]:
-        return [traced.trace for traced in self.record.traces]
+    def traces(self, name: str) -> list[DuelTrace]:
+        """Those of this rung's steps; in older records of the one that was timed beside itself."""
+        names = (name, None) if self.count(name, name) else (name,)
+        return [traced for traced in self.record.traces if traced.variant in names]
 
-    @property
-    def gap_shares(self) -> list[float]:
-        """One per trace, see `gap_share`."""
-        return [gap_share(traced.trace, traced.plain_ms, traced.event_us) for traced in self.record.traces]
+    def gap_shares(self, name: str) -> list[float]:
+        """One per trace of this rung, see `gap_share`."""
+        return [gap_share(one.trace, one.plain_ms, one.event_us) for one in self.traces(name)]
 
-    @property
-    def python_shares(self) -> list[float]:
+    def python_shares(self, name: str) -> list[float]:
         """Share of the step that was gap and Python outside ops, one per trace; none beside a device."""
-        parts = [traced.trace.parts_us for traced in self.record.traces]
+        parts = [traced.trace.parts_us for traced in self.traces(name)]
         gaps = [sum(us.values()) - _busy_us(us) for us in parts]
         return [
             share * us["python"] / gap
-            for share, us, gap in zip(self.gap_shares, parts, gaps, strict=True)
+            for share, us, gap in zip(self.gap_shares(name), parts, gaps, strict=True)
             if "python" in us and gap > 0
         ]
 
@@ -64,6 +68,10 @@ class Duel:
         """Mean steps [blocks, 2], ms."""
         of = [block.means for block in self.record.blocks if (block.first, block.second) == (first, second)]
         return np.array(of, dtype=np.float64).reshape(-1, 2)
+
+    def excess_share(self, name: str) -> Estimate | None:
+        """Share of this rung's step beyond a plain read of what it must read; None without blocks."""
+        return self.drop_share(name, read_of(name)) or self.drop_share(name, READ)  # as older records call it
 
     def drop_share(self, first: str, second: str) -> Estimate | None:
         """Share of the first's step that the second takes off; None without blocks."""

@@ -11,13 +11,13 @@ from profiling.results.metrics import Measured
 from profiling.results.peaks import impossible, matmul_rate, peak_resident_bytes, rates, read_rate
 from profiling.results.record import Measurement, PredictedReplay
 from profiling.results.rung import ReplayOutcome, Rung
-from profiling.results.verdict import verdict
+from profiling.results.verdict import Verdict, verdicts
 
 
 def summary(run: RunFolder[Measurement]) -> dict[str, object]:
     """Scalars and intervals of every variant; None is unknown, never 0."""
     record, measured = run.record, Measured(run.record)
-    judged = verdict(measured)
+    judged = verdicts(measured)
     predicted = record.predicted_replay
     outcome = measured.replay_outcome(predicted) if predicted else None
     return {
@@ -30,17 +30,24 @@ def summary(run: RunFolder[Measurement]) -> dict[str, object]:
         "impossible": impossible(measured),
         "peak_resident_bytes": peak_resident_bytes(record),
         "aa_ratio": measured.aa_ratio,
-        "verdict": judged.word,
-        "verdict_rule": judged.rule,
-        "verdict_numbers": judged.numbers.as_intervals() if judged.numbers else None,
-        "verdict_sentence": judged.sentence,
-        "verdict_bounds": judged.bounds,
-        "verdict_blocks": judged.blocks,
-        "verdict_blocks_needed": judged.blocks_needed,
+        **_judged(judged[0]),
+        "verdicts": {str(one.parent): _judged(one) for one in judged[1:]},
         "predicted_replay": _prediction(predicted) if predicted else None,
         "replay_outcome": _outcome(outcome) if outcome else None,
         "variants": {rung.variant: _variant(measured, rung) for rung in measured.ladder()},
         "warnings": record.warnings,
+    }
+
+
+def _judged(verdict: Verdict) -> dict[str, object]:
+    return {
+        "verdict": verdict.word,
+        "verdict_rule": verdict.rule,
+        "verdict_numbers": verdict.numbers.as_intervals() if verdict.numbers else None,
+        "verdict_sentence": verdict.sentence,
+        "verdict_bounds": verdict.bounds,
+        "verdict_blocks": verdict.blocks,
+        "verdict_blocks_needed": verdict.blocks_needed,
     }
 
 

@@ -1,19 +1,19 @@
 """Does per-step launch overhead set the floor? The rules, applied to the numbers of one record. Torch-free.
 
 The rung that keeps the kernels and removes the launches decides: the CUDA graph, on a CPU the op tape. All
-numbers are those of the smallest context.
+numbers are those of the smallest context. A run of our decoder and of others' code has a verdict on each.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from profiling.results.duel import READ, Duel, gap_share
+from profiling.results.duel import Duel, gap_share
 from profiling.results.metrics import Measured
 from profiling.results.record import Trace, replaced
 from profiling.results.rules import NOT_ASKED, RULES, UNDECIDED, Numbers, blocks_factor, judge
 from profiling.results.stats import CONFIDENCE, Estimate, combined, estimate
-from variants.ladder import REPLAYS
+from variants.ladder import OURS, THEIRS, Roles
 
 QUESTION = "Does launch overhead set the floor?"
 
@@ -86,16 +86,29 @@ class Verdict:
 
 
 def verdict(measured: Measured) -> Verdict:
-    """The verdict of a run."""
+    """The verdict of a run, on our decoder where it was asked about that."""
+    return verdicts(measured)[0]
+
+
+def verdicts(measured: Measured) -> list[Verdict]:
+    """One for each trunk that the question was asked of; where it was asked of none, why not."""
+    each = [_of_trunk(measured, trunk) for trunk in (OURS, THEIRS)]
+    return [one for one in each if one.word != NOT_ASKED] or each[:1]
+
+
+def _of_trunk(measured: Measured, trunk: Roles) -> Verdict:
     variants = measured.record.variants
-    status = {name: variants[name].status for name in REPLAYS if name in variants}
+    status = {name: variants[name].status for name in trunk.replays if name in variants}
     replay = next((name for name in status if status[name] == "proven"), None)
     parent = variants[replay].parent if replay else None
     if replay is None or parent not in variants:
         word = UNDECIDED if "failed" in status.values() else NOT_ASKED
         return Verdict(word, "no rung that replays the step without launches was measured")
     trace, duel = variants[parent].trace, measured.duel
-    traces = [*([trace] if trace else []), *(duel.traces if duel else ())]
+    if duel is not None and not duel.count(parent, parent):  # it was about another trunk
+        duel = None
+    beside = [one.trace for one in duel.traces(parent)] if duel else []
+    traces = [*([trace] if trace else []), *beside]
     problems = [problem for one in traces for problem in one.problems]
     if problems:
         return Verdict(UNDECIDED, f"unreliable trace: {problems[0]}", replay, parent)
@@ -116,10 +129,10 @@ def _numbers(measured: Measured, replay: str, parent: str, duel: Duel | None) ->
     steps, reads = measured.steps(parent, context), measured.memory_floor(parent, context)
     excess = measured.share(steps - reads, steps)
     if duel is not None:
-        drop, gap = duel.drop_share(parent, replay), estimate(duel.gap_shares)
+        drop, gap = duel.drop_share(parent, replay), estimate(duel.gap_shares(parent))
         aa = duel.drop_share(parent, parent)
-        excess = duel.drop_share(parent, READ) or excess  # older records read in the rounds alone
-        python = estimate(duel.python_shares)
+        excess = duel.excess_share(parent) or excess  # older records read in the rounds alone
+        python = estimate(duel.python_shares(parent))
     else:
         python = None
         drop = measured.share(steps - measured.steps(replay, context), steps)

@@ -9,35 +9,46 @@ from profiling.results.record.page import Block, Bullets, Figure, Section, Sente
 from profiling.results.record.pictures import Bar, Bars
 from profiling.results.rules import CONTRASTS, RULES, UNDECIDED, Numbers
 from profiling.results.stats import Interval
-from profiling.results.verdict import QUESTION
+from profiling.results.verdict import QUESTION, Verdict
 from reports.numbers import interval, number
 from reports.study import Study
 
 
 def answer(study: Study) -> Section:
-    numbers = study.judged.numbers
-    return Section(QUESTION, [*said(study), *([_step_figure(study, numbers)] if numbers else [])])
+    figures = [
+        _step_figure(judged, judged.numbers, f"divided{f'-{number}' if number else ''}")
+        for number, judged in enumerate(study.verdicts)
+        if judged.numbers
+    ]
+    return Section(QUESTION, [*said(study), *figures])
 
 
 def judging(study: Study) -> Section | None:
     """The numbers and rules behind the word, for who checks it."""
-    numbers = study.judged.numbers
-    blocks = [_numbers(study, numbers), *_rules()] if numbers else []
-    return Section("How the answer was reached", blocks, folded=True) if blocks else None
+    tables = [_numbers(judged, judged.numbers) for judged in study.verdicts if judged.numbers]
+    return Section("How the answer was reached", [*tables, *_rules()], folded=True) if tables else None
 
 
 def said(study: Study) -> list[Sentence]:
     """The answer for who wants to know and for who wants to check, and what to beware of."""
-    judged = study.judged
     unfinished = (
         "**This run is unfinished**: it is still running, or it was interrupted. What it has not measured is "
         "missing."
     )
     return [
         *([Sentence(unfinished)] if study.record.status != "complete" else []),
-        Sentence(f"**{judged.headline}**. {judged.sentence}{_gain(study)}"),
-        Sentence(f"To check: {_check(study)}"),
+        *(sentence for judged in study.verdicts for sentence in _answer(study, judged)),
         *(Sentence(f"**Beware**: {what}.") for what in beware(study)),
+    ]
+
+
+def _answer(study: Study, judged: Verdict) -> list[Sentence]:
+    """Of one trunk, named where there is another one; what was gained stands beside the first."""
+    of = f"Of `{judged.parent}`: " if len(study.verdicts) > 1 else ""
+    gain = _gain(study) if judged is study.judged else ""
+    return [
+        Sentence(f"{of}**{judged.headline}**. {judged.sentence}{gain}"),
+        Sentence(f"To check: {_check(study, judged)}"),
     ]
 
 
@@ -46,17 +57,17 @@ def beware(study: Study) -> list[str]:
     return [*impossible(study.measured), *disturbances(study.record)]
 
 
-def _step_figure(study: Study, n: Numbers) -> Figure:
+def _step_figure(judged: Verdict, n: Numbers, name: str) -> Figure:
     rows = []
     for part, (low, mid, high) in n.parts.items():
         low, mid = max(0.0, low), max(0.0, mid)
         text = f"{number(mid)} ms, {mid / n.step:.0%} of the step"
         rows.append(Bar(part, {part: mid}, text, interval=(low, max(low, high))))
     caption = (
-        f"A step of `{study.judged.parent}` divided, with intervals: reading what it must, what its "
+        f"A step of `{judged.parent}` divided, with intervals: reading what it must, what its "
         "operations take beyond that, and what removing the launches could close."
     )
-    return Figure("divided", caption, [Bars("ms", rows)])
+    return Figure(name, caption, [Bars("ms", rows)])
 
 
 def _rules() -> list[Block]:
@@ -81,8 +92,7 @@ def _gain(study: Study) -> str:
     )
 
 
-def _check(study: Study) -> str:
-    judged = study.judged
+def _check(study: Study, judged: Verdict) -> str:
     if not judged.numbers:
         return f"{judged.rule}."
     n = judged.numbers
@@ -96,9 +106,9 @@ def _check(study: Study) -> str:
     )
 
 
-def _numbers(study: Study, n: Numbers) -> Table:
-    parent, replay = study.judged.parent, study.judged.replay
-    how = f"{study.judged.blocks} blocks in alternation" if study.judged.blocks else "per round"
+def _numbers(judged: Verdict, n: Numbers) -> Table:
+    parent, replay = judged.parent, judged.replay
+    how = f"{judged.blocks} blocks in alternation" if judged.blocks else "per round"
     rows = [
         _row("drop, ms", f"step of `{parent}` less step of `{replay}`, {how}", n.interval(n.drop)),
         _row(

@@ -216,13 +216,26 @@ def load_transformers_model(
         )
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise UserError(f"{folder}: transformers cannot load it: {one_line(error)}") from None
-    limit = getattr(module.config.get_text_config(decoder=True), "max_position_embeddings", None)
+    return of_module(module.to(device), positions, raw)
+
+
+def of_module(
+    module: nn.Module, positions: int, settings: Mapping[str, Any] | None = None
+) -> TransformersModel:
+    """A causal model of transformers as it is at hand, for at most `positions` positions.
+
+    `settings`: its config.json, by default the module's own. Raises UserError for what is no such model.
+    """
+    config: Any = getattr(module, "config", None)
+    if not hasattr(config, "get_text_config"):
+        raise UserError(f"a {type(module).__name__} is no causal model of transformers")
+    limit = getattr(config.get_text_config(decoder=True), "max_position_embeddings", None)
     positions = min(positions, limit or positions)
     try:
-        described = gpt_config(HfConfig.of(raw, str(folder)), positions)
+        described = gpt_config(HfConfig.of(settings or config.to_dict(), "config.json"), positions)
     except UserError:  # a type that is not ours
         described = None
-    return TransformersModel(module.to(device), positions, described)
+    return TransformersModel(module, positions, described)
 
 
 def as_transformers(model: GPT, settings: Mapping[str, Any]) -> TransformersModel:

@@ -24,11 +24,15 @@ class DuelBlock(Part, frozen=True):
 
 
 class DuelTrace(Part, frozen=True):
-    """A trace between plain steps: their median, and what the profiler adds to one event, if it is known."""
+    """A trace between plain steps: their median, and what the profiler adds to one event, if it is known.
+
+    `variant`: whose steps; older records do not say it.
+    """
 
     plain_ms: Ms
     event_us: Us | None
     trace: Trace
+    variant: str | None = None
 
 
 class DuelSteps(Part, frozen=True):
