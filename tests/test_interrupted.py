@@ -159,6 +159,8 @@ def test_ctrl_c_ends_in_one_line_and_a_report(
         ("-m experiments.floor --quick", "torch"),  # imported once the flags are read
         ("-m experiments", "rich"),
         ("-m reports.build runs", "msgspec"),
+        ("-m profiling.measure.kernels", "torch"),
+        ("-m variants.backends.triton_step.aot", "torch"),
         ("decode-floor --help", "rich"),
     ],
 )

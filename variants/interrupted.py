@@ -1,6 +1,6 @@
 """Ctrl-C while a command still imports what it needs: one line and exit code 130, as later.
 
-The packages that hold commands import this before anything else; it needs nothing that Python has not loaded.
+Packages that hold commands import this before anything else; it needs nothing that Python has not loaded.
 """
 
 import sys

@@ -1,0 +1,3 @@
+from variants.interrupted import from_the_first_line
+
+from_the_first_line()

@@ -18,3 +18,7 @@ row; gain and shift of the norm before it, where the matrix has one. A program o
 of every matrix. Activations and the residual stream are float32 [B, columns]; those that another program
 wrote are read past the L1 cache (`.cg`).
 """
+
+from variants.interrupted import from_the_first_line
+
+from_the_first_line()
