@@ -45,6 +45,7 @@ TITLES = {
     Mode.COMPILED: "compile + graph",
     Mode.DEPENDENT: "fused + graph",
     Mode.ONE_LAUNCH: "one launch",
+    Mode.ONE_LAUNCH_EAGER: "one launch, no graph",
 }
 
 

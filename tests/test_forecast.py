@@ -21,7 +21,15 @@ from profiling.forecast import engines, hosts, table
 from profiling.forecast.constants import Constant, fitted, priors
 from profiling.forecast.devices import DEVICES, Host, find
 from profiling.forecast.engines import ENGINES, Engine, Family, Mode
-from profiling.forecast.fit import after_an_anchor, anchored_setup, cross_validate, fit, rows_in_range
+from profiling.forecast.fit import (
+    after_an_anchor,
+    anchored_setup,
+    cross_validate,
+    fit,
+    near_in_hindsight,
+    rows_in_range,
+    with_one_kind_of_host,
+)
 from profiling.forecast.job import NATIVE_BITS, PACKED_BITS, Job, job_of
 from profiling.forecast.step import Limit, Setup, predict, step
 from profiling.sizing.read_shape import read_shape
@@ -263,6 +271,18 @@ def test_a_mode_that_an_engine_does_not_have_is_refused() -> None:
 )
 def test_what_sets_a_step(device: str, mode: Mode, limit: Limit) -> None:
     assert step(GPT2, setup(device, mode=mode), VALUES).sets_it is limit
+
+
+@pytest.mark.parametrize("device", ["A40", "H200"])
+def test_one_launch_without_a_graph_takes_as_long_as_its_launcher_where_that_is_longer(device: str) -> None:
+    here = setup(device, mode=Mode.ONE_LAUNCH_EAGER)
+    eager, replayed = (step(GPT2, replace(here, mode=m), VALUES) for m in (here.mode, Mode.ONE_LAUNCH))
+    known = replace(here, host_us=10.0)
+    assert step(GPT2, known, VALUES).host == pytest.approx(VALUES[Constant.TRITON_LAUNCH] / 100)
+    assert eager.device == replayed.device and eager.host > replayed.host
+    assert eager.total == max(eager.host, replayed.device)
+    slower = replace(GPT2, weight_bytes=100 * GPT2.weight_bytes)
+    assert step(slower, here, VALUES).sets_it is Limit.BYTES, "a long step hides its launch"
 
 
 def test_every_constant_has_a_source_and_stands_where_it_may() -> None:
@@ -532,6 +552,20 @@ def test_the_page_tells_whose_host_was_how_fast(tmp_path: Path, capsys: pytest.C
     cells = [line.split() for line in capsys.readouterr().out.splitlines() if " H100 " in line]
     assert ["fast", "H100", "7.0", "1"] in [one[:4] for one in cells]
     assert ["slow", "H100", "30.0", "1"] in [one[:4] for one in cells]
+
+
+def test_what_a_kind_of_host_can_do_at_best_is_counted_with_the_rows_in_sight(tmp_path: Path) -> None:
+    """Three machines of one kind at 10, 12 and 20 us a launch: one number is near two of them, never three."""
+    eager = {"mode": "eager-hf", "framework": "transformers 5", "weight_bytes": "100000000"}
+    rows = [
+        {**eager, "source": str(us), "id": str(us), "step_ms": f"{(49 * 32 + 57) * us / 1e3:.4f}"}
+        for us in (10, 12, 20)
+    ]
+    in_range, _ = rows_in_range(table.read(write(tmp_path / "t.csv", *rows)))
+    assert near_in_hindsight(in_range, VALUES) == 2
+    a100 = replace(in_range[2], setup=replace(in_range[2].setup, device=DEVICES["A100-80GB"]))
+    assert near_in_hindsight([*in_range[:2], a100], VALUES) == 3, "a number for each kind"
+    assert near_in_hindsight(with_one_kind_of_host([*in_range[:2], a100]), VALUES) == 2
 
 
 def test_a_table_without_a_row_in_range_is_refused(tmp_path: Path) -> None:

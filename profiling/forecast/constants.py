@@ -68,6 +68,13 @@ class Constant(Enum):
     STREAM_LAUNCH = Known(
         0.436, 0.4, 1.6, "launches of PyTorch", "a launch from C++: 1.5 to 4 us where PyTorch takes 9"
     )
+    TRITON_LAUNCH = Known(
+        17.5,
+        17.5,
+        1.3,
+        "launches of PyTorch",
+        "profiling.measure.launcher: onelaunch up to the driver's call, beside an eager step",
+    )
     BETWEEN_STEPS = Known(130.0, 100.0, 1.6, "launches' worth of host time", "scheduler and sampler of 2024")
 
 

@@ -28,6 +28,7 @@ class Mode(StrEnum):
         "graph+PDL"  # few fused kernels, each launched before its predecessor ends where the device can
     )
     ONE_LAUNCH = "megakernel"
+    ONE_LAUNCH_EAGER = "megakernel-eager"  # through Triton's launcher in Python, not as a node of a graph
 
 
 class Family(StrEnum):
@@ -165,7 +166,7 @@ GPT_FAST = Engine(
 # an eager step is the rung `cat`, a graph the rung `cudagraph`, whose attention is one kernel
 OURS = Engine(
     "ours",
-    (*_ALL, Mode.DEPENDENT),
+    (*_ALL, Mode.ONE_LAUNCH_EAGER, Mode.DEPENDENT),
     Count(13, 11),
     Count(5, 1),
     Count(18, 8).plus(Count(10, 1)),

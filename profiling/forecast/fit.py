@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from profiling.forecast.constants import Constant, Values, priors
+from profiling.forecast.devices import Host
 from profiling.forecast.engines import Mode
 from profiling.forecast.job import Job
 from profiling.forecast.step import Limit, Prediction, Setup, predict, step
@@ -100,8 +101,12 @@ def _machine(row: Measured) -> tuple[str, ...]:
     return (row.source, row.mode) if row.setup.mode is Mode.EAGER else (row.source, row.mode, row.model)
 
 
-def fit(rows: Sequence[Measured]) -> Values:
-    """Constants that fit the rows, held to their priors; a constant that no row touches keeps its prior."""
+def fit(rows: Sequence[Measured], loss: str = "cauchy") -> Values:
+    """Constants that fit the rows, held to their priors; a constant that no row touches keeps its prior.
+
+    `loss`, of scipy's least_squares: one that gives up on a row which nothing explains, instead of bending
+    everything to it.
+    """
     from scipy.optimize import least_squares
 
     start, members = priors(), list(Constant)
@@ -123,15 +128,16 @@ def fit(rows: Sequence[Measured]) -> Values:
             for row, weight in zip(rows, weights, strict=True)
         ]
 
-    # a loss that gives up on a row which nothing explains, instead of bending everything to it
-    return values(least_squares(residuals, [0.0] * len(members), loss="cauchy").x)
+    return values(least_squares(residuals, [0.0] * len(members), loss=loss).x)
 
 
-def cross_validate(rows: Sequence[Measured], fold: Callable[[Measured], str]) -> list[Held]:
+def cross_validate(
+    rows: Sequence[Measured], fold: Callable[[Measured], str], loss: str = "cauchy"
+) -> list[Held]:
     """Every row predicted with constants that never saw its fold."""
     held = []
     for name in sorted({fold(row) for row in rows}):
-        values = fit([row for row in rows if fold(row) != name])
+        values = fit([row for row in rows if fold(row) != name], loss)
         held += [Held(row, predict(row.job, row.setup, values)) for row in rows if fold(row) == name]
     return held
 
@@ -150,6 +156,39 @@ def after_an_anchor(rows: Sequence[Measured]) -> list[Held]:
             known = replace(row.setup, host_us=machine.host_us, scale=machine.scale)
             held.append(Held(row, predict(row.job, known, without)))
     return held
+
+
+def with_one_kind_of_host(rows: Iterable[Measured]) -> list[Measured]:
+    """The rows, as if nothing were known of any host: one time per launch for all of them."""
+    unknown = Host.UNKNOWN
+    return [replace(r, setup=replace(r.setup, device=replace(r.setup.device, host=unknown))) for r in rows]
+
+
+def near_in_hindsight(rows: Sequence[Measured], values: Values) -> int:
+    """How many of these steps are near if each kind of host has the time per launch that suits most of them.
+
+    Chosen with the measured steps in sight: no constant of a kind of host can do better.
+    """
+    kinds: dict[Host, list[Measured]] = {}
+    for row in rows:
+        kinds.setdefault(row.setup.device.host, []).append(row)
+
+    def near(us: float, row: Measured) -> bool:
+        total = step(row.job, replace(row.setup, host_us=us), values).total
+        return abs(total / row.step_ms - 1) <= WITHIN
+
+    count = 0
+    for some in kinds.values():
+        # where a row enters the range or leaves it, less what rounding may take
+        ends = [
+            row.step_ms
+            * (1 + end * (WITHIN - 1e-9))
+            / step(row.job, replace(row.setup, host_us=1.0), values).host
+            for row in some
+            for end in (-1, 1)
+        ]
+        count += max(sum(near(us, row) for row in some) for us in ends)
+    return count
 
 
 def anchored_setup(job: Job, setup: Setup, step_ms: float, values: Values) -> Setup:

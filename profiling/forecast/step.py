@@ -161,6 +161,8 @@ def _launches(job: Job, setup: Setup, values: Values) -> float:
     if setup.mode is Mode.EAGER:
         saved = 0.0 if job.casts else setup.engine.casts.of(job.layers)
         return _count(setup.engine.host, job) - saved
+    if setup.mode is Mode.ONE_LAUNCH_EAGER:
+        return values[Constant.TRITON_LAUNCH]
     if setup.mode is Mode.STREAM:
         return _count(setup.engine.kernels, job) * values[Constant.STREAM_LAUNCH]
     return PIECES * job.layers if setup.mode is Mode.PIECEWISE else 1.0
@@ -191,7 +193,7 @@ def _cache_us(job: Job, setup: Setup, values: Values) -> float:
 def _chain_us(job: Job, setup: Setup, values: Values) -> float:
     """Time that kernels (or phases of one) add beside their bytes, us."""
     engine, layers, mode = setup.engine, job.layers, setup.mode
-    if mode is Mode.ONE_LAUNCH:
+    if mode in (Mode.ONE_LAUNCH, Mode.ONE_LAUNCH_EAGER):
         return engine.phases.of(layers) * values[Constant.PHASE]
     if mode is Mode.DEPENDENT:
         early = setup.device.dependent_launches
