@@ -1,11 +1,11 @@
 """Does everything that only a GPU can tell hold on this one, and is the 5 ms floor launch overhead here?
 
 Eight minutes, one command: the Triton kernels compiled ahead on all cores, the floor study (gate, times,
-traces, prediction against the measured replay) in float32 and bfloat16, what each Triton kernel reaches,
-tests marked `gpu`. Every part runs in a process of its own under a time limit, PyTorch's own kernels first: a
-kernel that breaks the device's context costs its part. Results, report and verdict are written after each
-part; folder and archive (below 16 MB) hold what the parts said and their run folders. Exit code 1 if a part
-failed.
+traces, prediction against the measured replay) in float32 and bfloat16, what each Triton kernel reaches and
+how long each phase of the one launch takes, tests marked `gpu`. Every part runs in a process of its own under
+a time limit, PyTorch's own kernels first: a kernel that breaks the device's context costs its part. Results,
+report and verdict are written after each part; folder and archive (below 16 MB) hold what the parts said and
+their run folders. Exit code 1 if a part failed.
 """
 
 from __future__ import annotations
@@ -55,11 +55,10 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         command = (*module, "experiments.floor", *common, *options, *scale, *where)
         return Part(f"{name} {precision}", command, limit_s, runs=runs)
 
-    def kernels(precision: str) -> Part:
-        options = ("--precision", precision, "--context", "40" if rehearse else "500")
-        steps = ("--steps", "1" if rehearse else "10")
-        command = (*module, "profiling.measure.kernels", *common, *options, *steps)
-        return Part(f"kernels {precision}", command, 45)
+    def measured(what: str, precision: str, steps: str) -> Part:
+        size = ("--context", "40" if rehearse else "500", "--steps", "1" if rehearse else steps)
+        command = (*module, f"profiling.measure.{what}", *common, "--precision", precision, *size)
+        return Part(f"{what} {precision}", command, 45)
 
     ahead = ["profiling.measure.ahead", "--model", model, "--context", contexts, "--precision", "float32"]
     ahead += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else ["bfloat16"]
@@ -70,10 +69,12 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         tests("tests", SAFE, 60),
         floor("triton", "float32", fused, "5s", 60),
         floor("onelaunch", "float32", one, "5s", 60),
-        kernels("float32"),
+        measured("kernels", "float32", "10"),
         floor("triton", "bfloat16", fused, "5s", 60),
         floor("onelaunch", "bfloat16", one, "5s", 60),
-        kernels("bfloat16"),
+        measured("kernels", "bfloat16", "10"),
+        measured("phases", "float32", "50"),
+        measured("phases", "bfloat16", "50"),
         tests("tests of kernels", f"not ({SAFE})", 120),
     ]
     return [replace(p, limit_s=p.limit_s * REHEARSAL_SLOWER) for p in chosen] if rehearse else chosen
@@ -132,6 +133,8 @@ def lines(results: Sequence[Result]) -> list[tuple[str, str, str, str]]:
         if "kernels" in result.output:
             rates = [(row["kernel"], row["gb_per_s"]) for row in result.output["kernels"]]
             detail = ", ".join(f"{name} {rate:.3g} GB/s" for name, rate in rates if rate is not None)
+        if "phases" in result.output:
+            detail = ", ".join(f"{row['phase']} {row['us']:.3g} us" for row in result.output["phases"])
         rows.append((result.name, result.status, f"{result.seconds:.0f}", detail))
         if result.output.get("replay_outcome"):
             rows.append(replay_line(result.name, result.output["replay_outcome"]))

@@ -555,7 +555,7 @@ def test_the_page_tells_whose_host_was_how_fast(tmp_path: Path, capsys: pytest.C
 
 
 def test_what_a_kind_of_host_can_do_at_best_is_counted_with_the_rows_in_sight(tmp_path: Path) -> None:
-    """Three machines of one kind at 10, 12 and 20 us a launch: one number is near two of them, never three."""
+    """Three machines of one kind at 10, 12 and 20 us a launch: one number is near two, never three."""
     eager = {"mode": "eager-hf", "framework": "transformers 5", "weight_bytes": "100000000"}
     rows = [
         {**eager, "source": str(us), "id": str(us), "step_ms": f"{(49 * 32 + 57) * us / 1e3:.4f}"}

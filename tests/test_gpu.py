@@ -138,3 +138,26 @@ def test_dependent_launches_change_nothing(tiny: GPT, pdl: bool) -> None:
             forced = torch.tensor([[(5 * n) % 101]], device="cuda")
             token.copy_(forced)
             torch.testing.assert_close(backend.step(token), eager.step(forced), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("how", [0, 1, 2])
+def test_one_launch_asks_ahead_and_computes_the_same(tiny: GPT, how: int) -> None:
+    """Hints to the second-level cache, and clock stamps: both are there for time alone."""
+    from variants.backends.triton_step.plan import Ahead
+    from variants.backends.triton_step.steps import PersistentStep
+
+    ahead = Ahead(how)
+    if ahead is Ahead.IN_RUNS and torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("hints for runs of bytes need compute capability 9.0")
+    there = on_cuda(tiny)
+    decoder = Decoder.of(ladder()["onelaunch"], there)
+    decoder.prefill(PROMPT.cuda())
+    backend = PersistentStep(there, decoder.cache, ahead=ahead, stamped=True)  # type: ignore[arg-type]
+    eager = Decoder.of(ladder()["sdpa"], there)
+    eager.prefill(PROMPT.cuda())
+    with torch.inference_mode():
+        for _ in range(5):
+            torch.testing.assert_close(backend.step(decoder.token), eager.advance(), atol=1e-4, rtol=1e-4)
+    backend.verify()
+    assert backend.stamps is not None and backend.stamps.min() > 0
+    assert (backend.stamps[:, 1:] >= backend.stamps[:, :-1]).all()

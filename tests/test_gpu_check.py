@@ -155,11 +155,13 @@ FLOOR = {
 def test_the_table_and_the_verdict() -> None:
     ahead = {"compiled": 40, "arch": 90, "slowest": {"kernel": "one_step", "seconds": 21.4}, "errors": []}
     kernels = {"kernels": [{"kernel": "up", "gb_per_s": 512.3}, {"kernel": "head", "gb_per_s": None}]}
+    phases = {"phases": [{"phase": "qkv", "us": 41.27}, {"phase": "head", "us": 60.0}]}
     results = [
         Result("floor float32", "passed", 12.0, output=FLOOR),
         Result("kernels float32", "passed", 3.0, output=kernels),
         Result("tests", "failed", 1.0, "exit code 1: boom"),
         Result("kernels ahead", "passed", 30.0, output=ahead),
+        Result("phases float32", "passed", 9.0, output=phases),
     ]
     assert goals(FLOOR) == {
         "cudagraph / eager": 0.3,
@@ -171,6 +173,7 @@ def test_the_table_and_the_verdict() -> None:
         "up 512 GB/s",
         "exit code 1: boom",
         "40 kernels for 90, the slowest one_step in 21 s",
+        "qkv 41.3 us, head 60 us",
     ]
     assert verdict(results, rehearse=False) == "CONFIRMED: drop >= g/2 (A40)"
     assert verdict(results[1:], rehearse=False).startswith("INCONCLUSIVE")
@@ -208,10 +211,12 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert (tmp_path / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())
-    assert [part["status"] for part in stored["parts"]] == ["passed"] * 11
+    assert [part["status"] for part in stored["parts"]] == ["passed"] * 13
     assert stored["parts"][0]["output"]["compiled"] == 3  # one kernel of three models
     assert all(part["output"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
     rows = next(part["output"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")
     launches = {"qkv": 2, "attend": 2, "residual": 4, "up": 2, "head": 1, "one_step": 1}  # of two layers
     assert {row["kernel"]: row["launches"] for row in rows} == launches
     assert all(row["step_us"] > 0 for row in rows)
+    stamped = next(part["output"]["phases"] for part in stored["parts"] if part["name"] == "phases bfloat16")
+    assert [row["phase"] for row in stamped] == ["qkv", "attend", "out", "up", "down", "head"]

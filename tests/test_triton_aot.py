@@ -118,6 +118,23 @@ def test_dependent_launches_are_hopper_s_and_not_amd_s(
     assert not steps.has_dependent_launches(torch.device("cpu"))
 
 
+@pytest.mark.parametrize(("arch", "precision", "batch"), TARGETS)
+def test_the_one_launch_asks_ahead_where_the_second_level_cache_holds_it(
+    arch: int, precision: str, batch: int
+) -> None:
+    """A hint per matrix and before the first layer, or per thread and line; none on an A40."""
+    for name, row in compiled(arch, precision, batch).items():
+        hints = {80: 5, 86: 0, 90: 5, 100: 5}[arch] if name == "one_step" else 0
+        assert (row["cache_hints"] >= hints) if arch == 80 else (row["cache_hints"] == hints), row
+        assert row["clock_reads"] == 0, row
+
+
+@pytest.mark.slow
+def test_stamps_cost_a_clock_read_each_and_spill_nothing() -> None:
+    row = compiled(90, "bfloat16", 1, "--kernel", "one_step", "--stamped")["one_step"]
+    assert row["clock_reads"] == 2 + 10 and row["spills"] == 0 and row["registers"] <= REGISTERS
+
+
 def loads_at_barriers(arch: int, precision: str, batch: int, *flags: str, root: Path = ROOT) -> list[int]:
     """At each of a layer's five barriers, the wide loads between arrival and poll."""
     at_barrier = compiled(arch, precision, batch, *flags, root=root)["one_step"]["prefetched"][:5]
@@ -138,7 +155,8 @@ def test_loads_that_come_after_the_poll_are_not_counted(tmp_path: Path) -> None:
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(ROOT / "variants", tmp_path / "variants", ignore=ignore)
     file = tmp_path / "variants" / "backends" / "triton_step" / "persistent.py"
-    prefetches = r"((?: +(?:first|old)\w* = .+\n)+)( +polls = wait\(.+\n)"
+    between = r"(?: +(?:#|more|next_|ahead).+\n)*"  # hints to the second-level cache stay where they are
+    prefetches = rf"((?: +(?:first|old)\w* = .+\n)+)({between} +polls = wait\(.+\n){between}"
     late, moved = re.subn(prefetches, r"\2\1", file.read_text())
     assert moved == 4
     file.write_text(late)
@@ -243,7 +261,7 @@ def test_a_study_launches_what_was_compiled_ahead(
     runner.prepare()
     assert all(run.record.variants[rung.name].status == "proven" for rung in rungs)
 
-    chip = aot.Chip(GPUTarget("cuda", 80, 32), 1)  # the interpreter has one program and no early launch
+    chip = aot.Chip(GPUTarget("cuda", 80, 32), 1, 0)  # the interpreter has one program and no early launch
     built: set[tuple[object, ...]] = set()
     for shape in ahead.shapes(config, workload):
         aot.launches(chip, precision, shape, lambda *launch, **more: built.add(asked_of(*launch, **more)))

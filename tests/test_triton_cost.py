@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,9 +18,11 @@ import torch
 from triton.runtime import interpreter
 
 from profiling.cost import work
+from tests.triton_emulator import Emulated
 from tests.triton_reference import Case
-from variants.backends.triton_step import cost, ops, steps
-from variants.backends.triton_step.plan import Setting, plan
+from variants.backends.triton_step import assembly, cost, ops, persistent, steps
+from variants.backends.triton_step.interpreter import ASSEMBLY
+from variants.backends.triton_step.plan import Ahead, Setting, ahead, plan
 from variants.config import PRESETS, GPTConfig
 
 CONFIG = GPTConfig(n_layer=2, n_head=4, n_embd=24, n_kv_head=2, n_ctx=24, vocab_size=37, n_inner=40)
@@ -102,3 +105,56 @@ def test_the_step_reads_little_more_than_the_floor_counts(weight_bytes: int, len
     assert floor <= read < 1.03 * floor
     macs = work.step_macs(c, length)
     assert cost.total(g, length).flops == 2 * macs
+
+
+LINE_BYTES = 128
+
+
+@pytest.mark.parametrize(
+    ("precision", "programs", "how"),
+    [("float32", 3, Ahead.IN_RUNS), ("bfloat16", 2, Ahead.BY_LINE), ("int8", 5, Ahead.IN_RUNS)],
+)
+def test_the_one_launch_asks_ahead_for_the_bytes_that_its_cost_states(
+    precision: str, programs: int, how: Ahead, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each byte once and none outside a matrix, for rows of 24 bytes too, which end off every boundary."""
+    asked: list[tuple[int, int]] = []
+
+    def note(address: Any, size: Any) -> int:
+        runs = zip(np.atleast_1d(address).tolist(), np.atleast_1d(size).tolist(), strict=True)
+        most = LINE_BYTES if how == Ahead.BY_LINE else 1 << 30
+        asked.extend((start, start + min(left, most)) for start, left in runs if left > 0)
+        return 0
+
+    for text in (assembly.PREFETCH_LINE, assembly.PREFETCH_RUN):
+        monkeypatch.setitem(ASSEMBLY, text.value, note)
+    monkeypatch.setattr(persistent, "one_step", Emulated(persistent.one_step))
+    case = Case(CONFIG, precision, 5)
+    backend = steps.PersistentStep(
+        case.model, case.cache, programs=programs, resident=programs, block=4, ahead=how
+    )
+    case.check_step(backend)
+    asked.sort()
+    assert all(end <= start for (_, end), (start, _) in pairwise(asked)), "asked for twice"
+    assert all(end - start < 1 << 30 and start % 16 == end % 16 == 0 for start, end in asked)
+    matrices = [backend.head.matrix, *(w.matrix for layer in backend.layers for w in layer.values())]
+    places = [(t.data_ptr(), t.data_ptr() + t.nbytes) for t in matrices]
+    assert all(any(a <= start and end <= b for a, b in places) for start, end in asked), "outside a matrix"
+    rounded = 16 * (len(matrices) + programs) if precision == "int8" else 0
+    difference = cost.asked_ahead(backend.geometry) - sum(end - start for start, end in asked)
+    assert 0 <= abs(difference) <= rounded
+
+
+@pytest.mark.parametrize(
+    ("matrix", "cache", "in_runs", "expected"),
+    [
+        (4 * 768 * 3072, 60 << 20, True, Ahead.IN_RUNS),  # float32 on an H200
+        (4 * 768 * 3072, 40 << 20, False, Ahead.BY_LINE),  # on an A100
+        (2 * 768 * 3072, 6 << 20, False, Ahead.NONE),  # bfloat16 on an A40: they would push each other out
+        (1, 0, True, Ahead.NONE),
+    ],
+)
+def test_what_does_not_fit_into_the_second_level_cache_is_not_asked_for(
+    matrix: int, cache: int, in_runs: bool, expected: Ahead
+) -> None:
+    assert ahead(matrix, cache, in_runs) == expected

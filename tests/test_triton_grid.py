@@ -6,14 +6,17 @@ Several programs are interleaved by tests/triton_emulator.py. Errors of memory o
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 if os.environ.get("TRITON_INTERPRET") != "1":
     pytest.skip("Triton compiles here, so nothing is interpreted", allow_module_level=True)
 
+import numpy as np
 import torch
 
+from profiling.measure.phases import LAYER_PHASES, phases
 from tests.triton_emulator import Emulated
 from tests.triton_reference import Case
 from variants.backends.triton_step import kernels, persistent, steps
@@ -22,7 +25,7 @@ from variants.config import GPTConfig
 CONFIG = GPTConfig(n_layer=2, n_head=3, n_embd=24, n_ctx=24, vocab_size=37, n_inner=40)
 
 
-def one_launch(case: Case, programs: int, **options: int) -> steps.PersistentStep:
+def one_launch(case: Case, programs: int, **options: Any) -> steps.PersistentStep:
     return steps.PersistentStep(
         case.model, case.cache, programs=programs, resident=programs, block=4, **options
     )
@@ -109,3 +112,44 @@ def test_scratch_is_poisoned_so_that_reading_what_no_phase_wrote_shows() -> None
     case = Case(CONFIG, "float32", 9)
     backend = steps.TritonStep(case.model, case.cache, programs=2, block=4)
     assert all(torch.isnan(t).all() for t in backend.scratch if t.is_floating_point())
+
+
+def test_every_program_stamps_its_arrival_at_each_barrier_and_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nobody is behind a barrier before all have arrived, and every phase of a step is between two stamps."""
+    monkeypatch.setattr(persistent, "one_step", Emulated(persistent.one_step, 5))
+    case, programs = Case(CONFIG, "float32", 9), 3
+    backend = one_launch(case, programs, stamped=True)
+    case.check_step(backend)
+    assert backend.stamps is not None
+    stamps = backend.stamps.numpy()
+    assert (np.diff(stamps) > 0).all() and len(np.unique(stamps)) == stamps.size and stamps.min() > 0
+    at_barriers = stamps[:, 1:-1].reshape(programs, CONFIG.n_layer * len(LAYER_PHASES), 2)
+    assert (at_barriers[..., 0].max(0) < at_barriers[..., 1].min(0)).all()
+    whole_us = (stamps[:, -1] - stamps[:, 0]).mean() / 1e3
+    read = phases(stamps[None])
+    assert sum(phase.us for phase in read) == pytest.approx(whole_us)
+    assert sum(phase.share for phase in read) == pytest.approx(1)
+
+
+def test_phases_are_told_from_stamps() -> None:
+    """Two programs, two layers: phase p of layer l takes them 10 p + l + 1 and twice that, in us; the barrier
+    ends 3 us after the slower one. The head takes 7 and 9."""
+    stamps, now = np.zeros((1, 2, 22), np.int64), 1000
+    stamps[:, :, 0] = now
+    for layer in range(2):
+        for number in range(len(LAYER_PHASES)):
+            work = 1000 * (10 * number + layer + 1)
+            place = 1 + 10 * layer + 2 * number
+            stamps[0, :, place] = now + work, now + 2 * work
+            now += 2 * work + 3000
+            stamps[0, :, place + 1] = now
+    stamps[0, :, -1] = now + 7000, now + 9000
+    read = phases(stamps)
+    assert [phase.phase for phase in read] == [*LAYER_PHASES, "head"]
+    for number, phase in enumerate(read[:-1]):
+        once = sum(10 * number + layer + 1 for layer in range(2))
+        assert (phase.work_us, phase.slowest_us) == pytest.approx((1.5 * once, 2 * once))
+        assert (phase.us, phase.barrier_us) == pytest.approx((2 * once + 6, 6))
+    assert (read[-1].us, read[-1].slowest_us, read[-1].barrier_us) == pytest.approx((8, 9, 0))

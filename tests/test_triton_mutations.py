@@ -48,7 +48,7 @@ BUGS = {
     "residual overwritten": Bug("linear.py", 'cache_modifier=".cg") + y, mask', 'cache_modifier=".cg") * 0 + y, mask'),
     "ties to the highest index": Bug("finish.py", "tl.min(tl.where(top == tl.max(top, 0), at, NO_INDEX), 0)", "tl.max(tl.where(top == tl.max(top, 0), at, -1), 0)"),
     "barrier counts one too few": Bug("persistent.py", "        target += PROGRAMS\n        weights_up", "        target += PROGRAMS - 1\n        weights_up", EMULATED),
-    "no barrier before the residual": Bug("persistent.py", "        polls = wait(barrier, target, polls)\n        linear(first_down", "        linear(first_down", EMULATED),
+    "no barrier before the residual": Bug("persistent.py", "        polls = wait(barrier, target, polls, stamps, at + 8)\n        linear(first_down", "        linear(first_down", EMULATED),
     "arrivals not put back": Bug("sync.py", "        tl.store(counter, 0)", "        tl.store(counter, 1)"),
     "barrier not put back": Bug("finish.py", "tl.store(counters + 1, 0)", "tl.store(counters + 1, 1)"),
 }  # fmt: skip

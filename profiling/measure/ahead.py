@@ -13,7 +13,7 @@ import json
 import os
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
 import triton
@@ -89,11 +89,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise UserError("TRITON_INTERPRET is set: kernels would be interpreted, not compiled")
     workload = Workload(contexts=tuple(map(int, arguments.context.split(","))), steps=arguments.steps)
     chip, start = aot.CHIPS[arguments.arch] if arguments.arch else aot.own_chip(), time.perf_counter()
+    studied = shapes(PRESETS[arguments.model], workload)
+    wanted = [(kernel, shape) for kernel in arguments.kernel for shape in studied]
+    if "one_step" in arguments.kernel:
+        wanted.insert(0, ("one_step", replace(studied[0], stamped=True)))
     tasks = [
-        Task(chip, precision, shape, kernel)
-        for kernel in arguments.kernel
-        for shape in shapes(PRESETS[arguments.model], workload)
-        for precision in arguments.precision
+        Task(chip, precision, shape, kernel) for kernel, shape in wanted for precision in arguments.precision
     ]
     built = list(build_all(tasks))
     slowest = max(built, key=lambda one: one.seconds)

@@ -42,6 +42,7 @@ class Chip:
 
     target: GPUTarget
     multiprocessors: int
+    cache_bytes: int  # of the second level
 
     @property
     def dependent_launches(self) -> bool:
@@ -50,20 +51,24 @@ class Chip:
 
 
 CHIPS = {
-    "80": Chip(GPUTarget("cuda", 80, 32), 108),  # A100
-    "86": Chip(GPUTarget("cuda", 86, 32), 84),  # A40
-    "90": Chip(GPUTarget("cuda", 90, 32), 132),  # H100 and H200
-    "100": Chip(GPUTarget("cuda", 100, 32), 148),  # B200
-    "gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304),  # MI300X
-    "gfx1100": Chip(GPUTarget("hip", "gfx1100", 32), 96),  # RX 7900 XTX
-}
+    "80": Chip(GPUTarget("cuda", 80, 32), 108, 40 << 20),  # A100
+    "86": Chip(GPUTarget("cuda", 86, 32), 84, 6 << 20),  # A40
+    "90": Chip(GPUTarget("cuda", 90, 32), 132, 50 << 20),  # H100 and H200
+    "100": Chip(GPUTarget("cuda", 100, 32), 148, 126 << 20),  # B200
+    "gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304, 0),  # MI300X
+    "gfx1100": Chip(GPUTarget("hip", "gfx1100", 32), 96, 0),  # RX 7900 XTX
+}  # AMD's compilers know none of the hints to a cache
 CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers run the same kernels
 PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 def own_chip() -> Chip:
     """The CUDA device of this machine, as the launcher sees it."""
-    return Chip(driver.active.get_current_target(), steps.resident_programs(torch.device("cuda")))
+    device = torch.device("cuda")
+    target, cache_bytes = driver.active.get_current_target(), 0
+    if target.backend == "cuda":
+        cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+    return Chip(target, steps.resident_programs(device), cache_bytes)
 
 
 class NamedTarget:
@@ -119,6 +124,7 @@ class Shape:
     config: GPTConfig
     batch: int = 1
     capacity: int = 1024
+    stamped: bool = False
 
 
 def launches(chip: Chip, precision: str, shape: Shape, launch: Callable[..., None]) -> None:
@@ -132,7 +138,9 @@ def launches(chip: Chip, precision: str, shape: Shape, launch: Callable[..., Non
         token = torch.zeros(shape.batch, 1, dtype=torch.int64)
         with torch.inference_mode():
             steps.TritonStep(model, cache, programs=programs, pdl=chip.dependent_launches).step(token)
-            steps.PersistentStep(model, cache, resident=programs).step(token)
+            ahead = plan.ahead(steps.largest_matrix_bytes(model), chip.cache_bytes, chip.dependent_launches)
+            one = steps.PersistentStep(model, cache, resident=programs, ahead=ahead, stamped=shape.stamped)
+            one.step(token)
     finally:
         driver._active, ops._launch = active, real
 
@@ -219,6 +227,8 @@ def report(kernel: Any) -> dict[str, Any]:
         "prefetched": prefetched(code),
         "before_wait": before_wait(code),
         "tensor_core_products": len(re.findall(r"\b[A-Z]*MMA\.", code)),
+        "cache_hints": len(re.findall(r"\b(?:UBLKPF\.L2|CCTL\.E\.PF2)\b", code)),
+        "clock_reads": code.count("SR_GLOBALTIMERLO"),
     }
 
 
@@ -233,12 +243,15 @@ def _report_amd(kernel: Any) -> dict[str, Any]:
     }
 
 
-def rows(arches: list[str], precisions: list[str], batch: int, only: str | None) -> Iterator[dict[str, Any]]:
+def rows(
+    arches: list[str], precisions: list[str], shape: Shape, only: str | None
+) -> Iterator[dict[str, Any]]:
     """A row of the report for each kernel, by architecture and precision."""
     for arch in arches:
         for precision in precisions:
-            for name, kernel in compiled(CHIPS[arch], precision, Shape(CONFIG, batch), only).items():
-                yield {"kernel": name, "arch": arch, "precision": precision, "batch": batch, **report(kernel)}
+            for name, kernel in compiled(CHIPS[arch], precision, shape, only).items():
+                what = {"kernel": name, "arch": arch, "precision": precision, "batch": shape.batch}
+                yield {**what, **report(kernel)}
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -249,9 +262,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--batch", type=int, default=1, help="rows decoded together")
     parser.add_argument("--kernel", metavar="NAME", help="that one alone, one_step for example")
+    parser.add_argument("--stamped", action="store_true", help="the one launch with its clock stamps")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     arguments = parser.parse_args(argv)
-    kernels = rows(arguments.arch, arguments.precision, arguments.batch, arguments.kernel)
+    shape = Shape(CONFIG, arguments.batch, stamped=arguments.stamped)
+    kernels = rows(arguments.arch, arguments.precision, shape, arguments.kernel)
     if arguments.json:
         for row in kernels:
             print(json.dumps(row), flush=True)

@@ -36,10 +36,18 @@ def model_bytes(g: Geometry) -> int:
     return 2 if g.half else 4
 
 
+def matrix_bytes(m: Matrix, g: Geometry) -> int:
+    """Bytes of a matrix itself."""
+    return m.rows * m.columns * (1 if m.scaled else model_bytes(g))
+
+
 def weight_bytes(m: Matrix, g: Geometry) -> int:
     """Bytes of a matrix with its scales, bias and the norm before it."""
-    matrix = m.rows * m.columns * (1 if m.scaled else model_bytes(g)) + (m.rows * FLOAT_BYTES) * m.scaled
-    return matrix + (m.rows + 2 * m.columns * m.normed) * model_bytes(g)
+    return (
+        matrix_bytes(m, g)
+        + m.rows * FLOAT_BYTES * m.scaled
+        + (m.rows + 2 * m.columns * m.normed) * model_bytes(g)
+    )
 
 
 def _product(m: Matrix, g: Geometry, read: int, written: int) -> Cost:
@@ -89,6 +97,20 @@ def head(g: Geometry) -> Cost:
     counters = 2 * FLOAT_BYTES
     state = (g.batch + 1) * INT64_BYTES + counters
     return _product(g.head, g, read, g.batch * g.head.rows * model_bytes(g) + best + state)
+
+
+def asked_ahead(g: Geometry) -> int:
+    """Bytes that the one launch asks for in the second-level cache: every matrix but the first one of the
+    step, and of the head's rows as many as a program has of qkv."""
+    layer = sum(matrix_bytes(m, g) for m in (g.qkv, g.out, g.up, g.down))
+    rows = 0
+    for program in range(g.programs):
+        (q_row, q_end), (row, end) = (
+            ((program * m.rows) // g.programs, ((program + 1) * m.rows) // g.programs)
+            for m in (g.qkv, g.head)
+        )
+        rows += min(q_end - q_row, end - row)
+    return g.n_layer * layer - matrix_bytes(g.qkv, g) + rows * matrix_bytes(g.head, g) // g.head.rows
 
 
 def step(g: Geometry, length: int) -> dict[str, tuple[int, Cost]]:

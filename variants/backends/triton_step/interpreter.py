@@ -1,20 +1,40 @@
 """Triton's interpreter, made to compute what a GPU computes where these kernels need it.
 
-It keeps bfloat16 as bit patterns in uint16 and then truncates instead of rounding, reads the bits as integers
-in `tl.dot` and in casts from int8; Triton 3.6 with NumPy 2.4 cannot take a tensor as a bound of `range`; and
-every call of a function inside a kernel patches the language modules again, which took most of the time.
+It has no inline assembly; it keeps bfloat16 as bit patterns in uint16 and then truncates instead of rounding,
+reads the bits as integers in `tl.dot` and in casts from int8; Triton 3.6 with NumPy 2.4 cannot take a tensor
+as a bound of `range`; and every call of a function inside a kernel patches the language modules again, which
+took most of the time.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import count
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import triton.language as tl
 from triton.runtime import interpreter
 
+from variants.backends.triton_step.assembly import CLOCK, PREFETCH_LINE, PREFETCH_RUN
+
 BUILDER = interpreter.InterpreterBuilder
 HANDLE = interpreter.TensorHandle
+
+
+def _hint(address: Any, size: Any) -> int:
+    """Changes no result."""
+    return 0
+
+
+# what inline assembly does, by its text: a function of its operands' values; the clock counts how often it
+# was asked
+ASSEMBLY: dict[str, Callable[..., Any]] = {
+    PREFETCH_RUN.value: _hint,
+    PREFETCH_LINE.value: _hint,
+    CLOCK.value: count(1).__next__,
+}
 
 
 def to_float32(bits: Any) -> Any:
@@ -35,9 +55,18 @@ def correct() -> None:
         return
     BUILDER.cast_impl = BUILDER.create_fp_to_fp = _rounding_cast(BUILDER.cast_impl)
     BUILDER.create_dot = _dot_of_values(BUILDER.create_dot)
+    BUILDER.create_inline_asm = _known_assembly
     interpreter._patch_lang_tensor = _usable_as_bound(interpreter._patch_lang_tensor)
     interpreter._patch_lang = _once_per_launch(interpreter._patch_lang)
     BUILDER.corrected = True
+
+
+def _known_assembly(self: Any, text: str, constraints: str, operands: Any, types: Any, *rest: Any) -> Any:
+    """The result of a piece of `ASSEMBLY`, of the first of `types`."""
+    element = types[0].scalar
+    result = ASSEMBLY[text](*(operand.data for operand in operands))
+    value = np.asarray(result, interpreter._get_np_dtype(element)).reshape(-1)
+    return SimpleNamespace(get_result=lambda number: HANDLE(value, element))
 
 
 def _rounding_cast(plain: Any) -> Any:

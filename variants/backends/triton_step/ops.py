@@ -153,7 +153,7 @@ def head(
 
 @torch.library.custom_op(
     "triton_step::one_step",
-    mutates_args=("token", "length", "k_caches", "v_caches", "scratch", "logits"),
+    mutates_args=("token", "length", "k_caches", "v_caches", "scratch", "logits", "stamps"),
 )
 def one_step(
     table: Tensor,
@@ -166,14 +166,15 @@ def one_step(
     v_caches: Sequence[Tensor],
     scratch: Sequence[Tensor],
     logits: Tensor,
+    stamps: Tensor | None,
     setting: Sequence[int],
     epsilon: float,
     polls: int,
     cooperative: bool,
 ) -> None:
     """The whole step in one launch. Weights and caches are found through the addresses in `table`; a matrix
-    and a vector in `types` say what they are made of."""
+    and a vector in `types` say what they are made of. `stamps` int64 [programs,10*layers+2]: the clock's."""
     g = geometry(setting, epsilon)
-    tensors = (table, token, length, wte, wpe, *types, k_caches[0], *scratch, logits)
+    tensors = (table, token, length, wte, wpe, *types, k_caches[0], *scratch, logits, stamps)
     options = _flags(launch_cooperative_grid=cooperative)
     _launch(persistent.one_step, g.programs, *tensors, g, polls, **options)

@@ -7,6 +7,7 @@ they use them, since Triton 3.6 does not take a field in every place.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
@@ -15,6 +16,14 @@ TILE_BYTES = 32 << 10  # weights of one tile: 32 registers a thread, and two til
 MAX_SPLITS = 16  # of the keys of one head
 BATCH_TILE = 16  # the fewest rows of a matrix product (tl.dot); a batch of 1 is summed without one
 MAX_ROWS = 16  # of a tile
+
+
+class Ahead(IntEnum):
+    """How the one launch asks for the next matrices in the second-level cache."""
+
+    NONE = 0
+    BY_LINE = 1  # a hint per thread and line
+    IN_RUNS = 2  # one hint per program and matrix (compute capability 9.0)
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,7 @@ class Geometry:
     program_tile: int
     epsilon: float
     half: bool  # the model's activations are bfloat16
+    ahead: int  # of `Ahead`
     qkv: Matrix
     out: Matrix
     up: Matrix
@@ -94,6 +104,15 @@ class Setting(NamedTuple):
     half: int  # 1 where activations are bfloat16
     programs: int
     block: int = 64
+    ahead: int = Ahead.NONE
+
+
+def ahead(matrix_bytes: int, cache_bytes: int, in_runs: bool) -> Ahead:
+    """How to ask for the next matrices, of which two of the largest are on their way at once: not where they
+    would take more than half of the second-level cache; in runs of bytes where the device can."""
+    if 4 * matrix_bytes > cache_bytes:
+        return Ahead.NONE
+    return Ahead.IN_RUNS if in_runs else Ahead.BY_LINE
 
 
 @cache
@@ -124,6 +143,7 @@ def plan(setting: Setting, epsilon: float) -> Geometry:
         program_tile=power_of_two(s.programs),
         epsilon=epsilon,
         half=bool(s.half),
+        ahead=s.ahead,
         qkv=qkv,
         out=matrix(C, C, normed=False),
         up=matrix(F, C, normed=True),

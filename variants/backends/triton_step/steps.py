@@ -13,8 +13,9 @@ import triton
 from torch import Tensor, nn
 
 from variants.backends.backend import Backend
-from variants.backends.triton_step import interpreter, ops
-from variants.backends.triton_step.plan import Geometry, Setting
+from variants.backends.triton_step import interpreter, ops, plan
+from variants.backends.triton_step.persistent import STAMPS_PER_LAYER
+from variants.backends.triton_step.plan import Ahead, Geometry, Setting
 from variants.errors import UserError
 from variants.model import GPT
 from variants.slots.static_cache import StaticCache
@@ -106,10 +107,25 @@ def has_dependent_launches(device: torch.device) -> bool:
     return torch.cuda.get_device_capability(device) >= (9, 0)
 
 
+def largest_matrix_bytes(model: GPT) -> int:
+    """Of the matrices in a layer."""
+    return model.config.n_embd * model.config.n_inner * model.lm_head.weight.element_size()
+
+
+def ahead_on(model: GPT) -> Ahead:
+    """How the one launch asks for the next matrices, on the device of this model."""
+    if model.device.type != "cuda" or torch.version.hip is not None:
+        return Ahead.NONE
+    cache_bytes = torch.cuda.get_device_properties(model.device).L2_cache_size
+    return plan.ahead(largest_matrix_bytes(model), cache_bytes, has_dependent_launches(model.device))
+
+
 class _Step(Backend):
     """What both schedules share: geometry, buffers, and the model's tensors as they lie in memory."""
 
-    def __init__(self, model: GPT, cache: StaticCache, programs: int, block: int) -> None:
+    def __init__(
+        self, model: GPT, cache: StaticCache, programs: int, block: int, ahead: Ahead = Ahead.NONE
+    ) -> None:
         config, device = model.config, model.device
         if config.rope is not None or config.norm != "layer" or config.gated:
             raise UserError("the Triton kernels run GPT-2: learned positions, layer norms, GELU")
@@ -136,6 +152,7 @@ class _Step(Backend):
             half=model.dtype == torch.bfloat16,
             programs=programs,
             block=block,
+            ahead=int(ahead),
         )
         self.setting = list(setting)
         self.epsilon = config.layer_norm_epsilon
@@ -162,24 +179,26 @@ class TritonStep(_Step):
     def step(self, token: Tensor) -> Tensor:
         """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
         s, cache, model = self.scratch, self.cache, self.model
-        plan = (self.setting, self.epsilon)
+        planned = (self.setting, self.epsilon)
         for layer, w in enumerate(self.layers):
             keys = (cache.k[layer], cache.v[layer])
             embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
-            ops.qkv(*embedding, s.x, *w["qkv"], s.q, *keys, *plan, layer == 0, self.pdl)
-            ops.attend(cache.length, s.q, *keys, s.o, s.partial, s.weight, s.arrived, *plan, self.pdl)
-            ops.residual(s.x, s.o, *w["out"][:3], *plan, False, self.pdl)
-            ops.up(s.x, *w["up"], s.h, *plan, self.pdl)
-            ops.residual(s.x, s.h, *w["down"][:3], *plan, True, self.pdl)
+            ops.qkv(*embedding, s.x, *w["qkv"], s.q, *keys, *planned, layer == 0, self.pdl)
+            ops.attend(cache.length, s.q, *keys, s.o, s.partial, s.weight, s.arrived, *planned, self.pdl)
+            ops.residual(s.x, s.o, *w["out"][:3], *planned, False, self.pdl)
+            ops.up(s.x, *w["up"], s.h, *planned, self.pdl)
+            ops.residual(s.x, s.h, *w["down"][:3], *planned, True, self.pdl)
         best = (s.value, s.place, s.counters)
-        ops.head(token, cache.length, s.x, *self.head, self.logits, *best, *plan, self.pdl)
+        ops.head(token, cache.length, s.x, *self.head, self.logits, *best, *planned, self.pdl)
         return self.logits
 
 
 class PersistentStep(_Step):
     """One persistent kernel, of at most as many programs as are `resident` at once (asked of the device).
 
-    `cooperative`: launched so that the driver refuses a grid of which a part would have to wait.
+    `cooperative`: launched so that the driver refuses a grid of which a part would have to wait. `ahead`: how
+    the next matrices are asked for in the second-level cache (default: as suits the device). `stamped`: a
+    step leaves the device's clock in `stamps` int64 [programs,10*layers+2], see `persistent`.
     """
 
     def __init__(
@@ -192,10 +211,15 @@ class PersistentStep(_Step):
         block: int = 64,
         cooperative: bool = True,
         polls: int = POLLS,
+        ahead: Ahead | None = None,
+        stamped: bool = False,
     ) -> None:
         most = resident or resident_programs(model.device)
-        super().__init__(model, cache, min(programs or most, most), block)
+        ahead = ahead_on(model) if ahead is None else ahead
+        super().__init__(model, cache, min(programs or most, most), block, ahead)
         self.cooperative, self.polls = cooperative, polls
+        shape = (self.geometry.programs, STAMPS_PER_LAYER * model.config.n_layer + 2)
+        self.stamps = torch.zeros(shape, dtype=torch.int64, device=model.device) if stamped else None
         self.table = torch.tensor(self._addresses(), dtype=torch.int64, device=model.device)
 
     def _addresses(self) -> list[list[int]]:
@@ -218,7 +242,7 @@ class PersistentStep(_Step):
         types = [first.matrix, first.bias]
         ops.one_step(
             *(self.table, *embedding, types, cache.k, cache.v, list(self.scratch), self.logits),
-            *(self.setting, self.epsilon, self.polls, self.cooperative),
+            *(self.stamps, self.setting, self.epsilon, self.polls, self.cooperative),
         )
         return self.logits
 

@@ -9,6 +9,14 @@ written and used later: what is constant during a step is loaded before a progra
 import triton
 import triton.language as tl
 
+from variants.backends.triton_step.assembly import PREFETCH_LINE, PREFETCH_RUN
+from variants.backends.triton_step.plan import Ahead
+
+NO_HINTS = tl.constexpr(int(Ahead.NONE))
+IN_RUNS = tl.constexpr(int(Ahead.IN_RUNS))
+LINE_BYTES = tl.constexpr(128)
+LINES = tl.constexpr(256)  # asked for at a time: one per thread
+
 
 @triton.jit
 def share(pid, rows, programs):
@@ -79,6 +87,32 @@ def prefetch(weights, row, end, m: tl.constexpr, g: tl.constexpr):
         else:
             first = tiles, per_row, (), ()
     return first
+
+
+@triton.jit
+def ahead(w, row, end, m: tl.constexpr, g: tl.constexpr):
+    """Ask for rows [row, end) of w in the second-level cache; nothing waits for them.
+
+    Bytes are counted from the last 16-byte boundary before either end, so that the shares of all programs
+    overlap nowhere, leave no gap, and end inside the matrix.
+    """
+    K: tl.constexpr = m.columns
+    AHEAD: tl.constexpr = g.ahead
+    SIZE: tl.constexpr = w.dtype.element_ty.primitive_bitwidth // 8
+    if AHEAD != NO_HINTS:
+        first = row.to(tl.int64) * (K * SIZE) // 16 * 16
+        last = end.to(tl.int64) * (K * SIZE) // 16 * 16
+        start = w.to(tl.int64) + first
+        size = (last - first).to(tl.int32)
+        if AHEAD == IN_RUNS:
+            tl.inline_asm_elementwise(PREFETCH_RUN, "=r,l,r", [start, size], tl.int32, is_pure=False, pack=1)
+        else:
+            line = tl.arange(0, LINES) * LINE_BYTES
+            for done in range(0, size, LINES * LINE_BYTES):
+                left = size - done - line
+                tl.inline_asm_elementwise(
+                    PREFETCH_LINE, "=r,l,r", [start + done + line, left], tl.int32, is_pure=False, pack=1
+                )
 
 
 @triton.jit
