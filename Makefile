@@ -78,11 +78,24 @@ wheel: $(DEVELOPMENT)
 # Other engines bring their own runtimes: they get an environment of their own, outside the clone.
 PEERS ?= $(HOME)/.cache/decode-floor/peers
 
+# make peers PEERS_WITHOUT=llama.cpp: all but the one that is compiled
+PEERS_WITHOUT ?=
+# Not whatever this processor has: llama.cpp's kernels for AMX crash. Without NATIVE it takes AVX2, FMA and F16C.
+AVX512 := $(if $(shell grep -w avx512vl /proc/cpuinfo 2>/dev/null),-DGGML_AVX512=ON)
+
 $(PEERS)/.installed: pyproject.toml constraints.txt
 	$(call install,$(PEERS),[peers])
 	touch $@
 
-peers: $(PEERS)/.installed
+$(PEERS)/.llama: $(PEERS)/.installed
+	@echo "Compiles llama.cpp, a quarter of an hour on two cores; PEERS_WITHOUT=llama.cpp leaves it out."
+	$(PEERS)/bin/python -m ensurepip --upgrade
+	CMAKE_ARGS="-DGGML_NATIVE=OFF $(AVX512)" $(PEERS)/bin/python -m pip install --disable-pip-version-check --verbose \
+		--constraint constraints.txt --editable '.[llama]'
+	touch $@
+
+peers: $(PEERS)/.installed $(if $(filter llama.cpp,$(PEERS_WITHOUT)),,$(PEERS)/.llama)
+	@echo "Proves and measures engines of others beside our rungs: first their conversions, some minutes (docs/peers.md)"
 	$(PEERS)/bin/python -m experiments.peers $(ARGS)
 
 # The quick tests once more, where `make cuda-build PYTHON=python3.13` has installed torch's CUDA build (no GPU needed).

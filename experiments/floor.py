@@ -17,11 +17,12 @@ from msgspec.structs import replace
 from experiments.shared import cli
 from experiments.shared.measured import with_flags
 from profiling import phases
+from profiling.peers.engines import engine_rungs
 from profiling.results.record import FloorRecord, Workload
 from profiling.results.record.page import Table
 from profiling.results.record.workload import FLOOR_ROUNDS
 from reports import export
-from variants.backends.plugin import installed
+from variants.backends.plugin import installed, runs_elsewhere
 from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.ladder import DEFAULT, ladder, select, transformers_ladder, with_plugins
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = (
     *("", "--quick", "--variant tape --context 10,100", "--list", "--resume runs/FOLDER"),
-    "--resume runs/FOLDER --max-time 2m",
+    *("--resume runs/FOLDER --max-time 2m", "--variant sdpa,onelaunch,llama.cpp,openvino"),
 )
 DUEL_SECONDS, QUICK_DUEL_SECONDS = 60.0, 10.0
 USUAL = Workload(rounds=FLOOR_ROUNDS)
@@ -47,7 +48,7 @@ def parser() -> argparse.ArgumentParser:
         "--variant",
         action="append",
         metavar="NAME,NAME",
-        help="rungs, PATH.py:NAME of your own code, or all (default: the exact rungs to the floor)",
+        help="rungs, engines of others, PATH.py:NAME of your own code, or all (default: the exact rungs)",
     )
     export.add_flags(parser)
     add("--list", action="store_true", help="show the variants and stop")
@@ -68,8 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     export.check(arguments)
     resumed = _resume(arguments) if arguments.resume else None
-    every = ladder(arguments.precision) | transformers_ladder(arguments.precision)
-    variants, wanted = with_plugins(cli.names(arguments.variant), every)
+    variants, wanted = with_plugins(cli.names(arguments.variant), _every(arguments.precision))
     chosen, added = select(wanted, variants)
     from experiments.shared.setup import device_for, silence_libraries
     from profiling.results.summary import summary
@@ -94,6 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.json:
         cli.print_json(summary(runner.run))
     return 0
+
+
+def _every(precision: str) -> dict[str, Variant]:
+    """What has a name here: our rungs, those of transformers, and engines of others."""
+    return ladder(precision) | transformers_ladder(precision) | engine_rungs()
 
 
 def _list(variants: dict[str, Variant], device: str) -> Table:
@@ -159,7 +164,8 @@ def _note_choice(
     left_out = [name for name in others if name in DEFAULT]
     if left_out:
         runner.run.warn(f"left out by --quick, since it compiles for minutes: {', '.join(left_out)}")
-    on_request = [name for name in others if name not in DEFAULT]
+    ours = [name for name in others if not runs_elsewhere(variants[name].backend)]
+    on_request = [name for name in ours if name not in DEFAULT]
     runner.run.warn(f"measured on request only, by name or with --variant all: {', '.join(on_request)}")
 
 
@@ -177,8 +183,7 @@ def _resume(arguments: argparse.Namespace) -> RunFolder[FloorRecord]:
     arguments.seed, arguments.device = record.workload.seed, record.environment.device
     asked = {name.rpartition(":")[2]: name for name in cli.names(arguments.variant)}
     precision = record.model.precision or "float32"
-    ours = ladder(precision) | transformers_ladder(precision)
-    for name in record.variants.keys() - ours.keys() - asked.keys():
+    for name in record.variants.keys() - _every(precision).keys() - asked.keys():
         raise UserError(
             f"{run.path} measured the plug-in {name}: name it with --variant again, since a record may not "
             "ask for code to be run"

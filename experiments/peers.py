@@ -1,32 +1,41 @@
 """Question: is the last rung as fast as the engines that others build for this work?
 
-Runs Hugging Face, llama.cpp, CTranslate2, ONNX Runtime and OpenVINO, as far as they are installed (see
-docs/peers.md), interleaved with our rungs: one seeded GPT-2, one prompt, greedy steps of one token, prefill
-excluded, a process per engine. Says how many times as long they take as our one launch at the same precision.
+Measures Hugging Face, llama.cpp, CTranslate2, ONNX Runtime and OpenVINO, as far as they are installed (see
+docs/peers.md), beside our rungs: `experiments.floor --variant NAME,NAME` with a page of its own. One model,
+one text, greedy steps of one token in interleaved rounds, every engine in a process of its own. Says how many
+times as long they take as our one launch at the same precision.
 """
 
 from __future__ import annotations
 
 import argparse
-import secrets
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from experiments.shared import cli
+from experiments.shared.measured import model_on_device, proven_runner, with_flags
+from experiments.shared.outcome import page_of, publish
+from profiling.peers.engines import engine_rungs
+from profiling.results.engines import AGAINST, EngineRow, fastest_others, rows
+from profiling.results.folder import RunFolder
+from profiling.results.metrics import Measured
+from profiling.results.record import Entry, PeersRecord, Workload
+from profiling.results.record.page import Block, Bullets, Figure, Table
+from profiling.results.record.pictures import Bar, Bars
+from reports.numbers import interval, number, percent
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError
+from variants.ladder import ladder
+from variants.spec import Variant
 
 if TYPE_CHECKING:
-    from experiments.shared.progress import ProgressLine
-    from profiling.peers.worker import Worker
-    from profiling.results.folder import RunFolder
-    from profiling.results.record import PeerEntry, PeersRecord, PeersWorkload
+    from profiling.measure.runner import Runner
 
 EXAMPLES = ("", "--quick", "--peer llama.cpp,transformers --context 16,900")
-WARM_UP = 3  # untimed steps of a visit
-ROUNDS, QUICK_ROUNDS = 20, 4
+OURS = ("cat", "sdpa", "aoti", "onelaunch", "onelaunch-bf16", "onelaunch-int8", "onelaunch-int4")
+USUAL = Workload(contexts=(16,), steps=8, warm_up=3, rounds=20)
+QUICK_ROUNDS = 4
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,178 +43,176 @@ def parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--peer", action="append", metavar="NAME,NAME", help="which engines (default: all installed)")
     add("--model", choices=PRESETS, default="gpt2", help="its shape; weights are random")
-    add("--context", type=cli.integers, default=(16,), metavar="N,N", help="tokens of the prompt")
-    add("--steps", type=int, default=8, help="timed steps per visit")
-    add("--rounds", type=int, help=f"each visits every engine once, in shuffled order (default {ROUNDS})")
-    add("--threads", type=int, help="threads of every engine (default: torch's)")
-    add("--seed", type=int, default=0, help="of weights, prompts and order")
-    add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds")
+    add("--context", type=cli.integers, default=USUAL.contexts, metavar="N,N", help="tokens of the prompt")
+    add("--steps", type=int, help=f"timed steps per visit (default {USUAL.steps})")
+    add(
+        "--rounds",
+        type=int,
+        help=f"each visits every engine once, in shuffled order (default {USUAL.rounds})",
+    )
+    add("--threads", type=int, help="of every engine (default: torch's)")
+    add("--seed", type=int, default=0, help="of weights, text and order")
+    add("--quick", action="store_true", help=f"{QUICK_ROUNDS} rounds, and fewer proofs")
     add("--folder", type=Path, help="where conversions are kept (default: in the cache)")
     add("--out", type=Path, default=Path("runs"), help="where run folders go")
+    parser.set_defaults(device="cpu", precision="float32")
     return parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
-    config = PRESETS[arguments.model]
-    _check(arguments, config)
-    engines = _engines(cli.names(arguments.peer), config, arguments.context)
-    from experiments.shared.peers_page import end
-    from experiments.shared.progress import ProgressLine
-    from profiling.peers.checkpoint import conversions_folder
-    from profiling.results.folder import RunFolder
-    from profiling.results.record import PeersRecord
+    workload = _workload(arguments, PRESETS[arguments.model])
+    variants = chosen(cli.names(arguments.peer), arguments.folder)
+    model, _ = model_on_device(arguments)
 
-    run = RunFolder.create(arguments.out, PeersRecord, "cpu")
-    workload = _describe(run, arguments, engines)
-    folder = arguments.folder or conversions_folder(config, arguments.seed)
-    with (
-        ProgressLine(arguments.quiet) as progress,
-        _workers(run, workload, config, folder, progress) as workers,
-    ):
-        _measure(run, workload, workers, config, progress)
-    return end(arguments, __doc__ or "", run, workload)
+    def measure(runner: Runner[PeersRecord]) -> None:
+        runner.measure()
+
+    runner = proven_runner(arguments, PeersRecord, model, workload, variants, measure)
+    return end(arguments, __doc__ or "", runner.run)
 
 
-def _check(arguments: argparse.Namespace, config: GPTConfig) -> None:
-    for flag in ("steps", "rounds"):
-        value = getattr(arguments, flag)
-        if value is not None and value < 1:
-            raise UserError(f"--{flag} must be at least 1, got {value}")
-    room = config.n_ctx - WARM_UP - arguments.steps - 1
-    if not all(1 <= context <= room for context in arguments.context):
-        raise UserError(f"--context must be within 1 and {room} for this model and these steps")
+def _workload(arguments: argparse.Namespace, config: GPTConfig) -> Workload:
+    from msgspec.structs import replace
 
-
-def _engines(names: list[str], config: GPTConfig, contexts: Sequence[int]) -> dict[str, PeerEntry]:
-    """The entries of ours and of the peers of these names, none for all; what is not installed says so."""
-    from profiling.peers.engines import ALL, OURS, PEERS
-    from profiling.results.record import PeerEntry
-
-    unknown = [name for name in names if name not in PEERS]
-    if unknown:
-        raise UserError(f"unknown peer {', '.join(unknown)}; known: {', '.join(PEERS)}")
-    entries = {}
-    for name in (*OURS, *(names or PEERS)):
-        engine = ALL[name]
-        absent = f"{engine.package} is not installed (docs/peers.md)" if engine.version is None else ""
-        entries[name] = PeerEntry(
-            ours=name in OURS,
-            precision=engine.precision,
-            package=engine.package,
-            version=engine.version,
-            settings=engine.settings,
-            status="left out" if absent else "measured",
-            reason=absent,
-            step_bytes={context: engine.step_bytes(config, context) for context in contexts},
-        )
-    return entries
-
-
-def _describe(
-    run: RunFolder[PeersRecord], arguments: argparse.Namespace, engines: dict[str, PeerEntry]
-) -> PeersWorkload:
-    import torch
-
-    from profiling.measure.environment import environment
-    from profiling.results.record import Model, PeersWorkload
-
-    workload = PeersWorkload(
-        contexts=sorted(set(arguments.context)),
-        rounds=arguments.rounds or (QUICK_ROUNDS if arguments.quick else ROUNDS),
-        warm_up=WARM_UP,
-        steps=arguments.steps,
-        threads=arguments.threads or torch.get_num_threads(),
-        seed=arguments.seed,
-    )
-    run.update(
-        environment=environment(torch.device("cpu")),
-        model=Model(arguments.model, "float32"),
-        workload=workload,
-        entropy=secrets.randbits(53),
-        engines=engines,
-    )
-    run.save()
+    rounds = QUICK_ROUNDS if arguments.quick else USUAL.rounds
+    contexts = tuple(sorted(set(arguments.context)))
+    prompt = min(USUAL.prompt, config.n_ctx // 2)
+    workload = replace(USUAL, contexts=contexts, rounds=rounds, seed=arguments.seed, prompt=prompt)
+    workload = with_flags(workload, arguments)
+    workload.check(config)
     return workload
 
 
-@contextmanager
-def _workers(
-    run: RunFolder[PeersRecord],
-    workload: PeersWorkload,
-    config: GPTConfig,
-    folder: Path,
-    progress: ProgressLine,
-) -> Iterator[dict[str, Worker]]:
-    """A process for each engine that can start; the reason of one that cannot goes into the record."""
-    from profiling.peers.peer import Task
-    from profiling.peers.worker import Worker
-
-    engines, workers = run.record.engines, dict[str, Worker]()
-    tokens = max(workload.contexts) + WARM_UP + workload.steps + 1
-    try:
-        for number, (name, entry) in enumerate(engines.items()):
-            if entry.status == "measured":
-                progress(f"preparing {name}", number, len(engines))
-                converted = folder / f"{entry.package}-{entry.version}"
-                converted.mkdir(parents=True, exist_ok=True)
-                task = Task(name, config, workload.seed, converted, workload.threads, tokens)
-                try:
-                    workers[name] = Worker(task)
-                except RuntimeError as error:
-                    _leave_out(run, name, error)
-        yield workers
-    finally:
-        for worker in workers.values():
-            worker.close()
+def chosen(names: list[str], folder: Path | None = None) -> list[Variant]:
+    """Our rungs and the engines of these names, none for all. Raises UserError for a name that is unknown or
+    that was asked for and cannot run here.
+    """
+    engines, ours = engine_rungs(folder), ladder()
+    wanted = cli.chosen("peer", names, engines)
+    for engine in wanted if names else ():
+        if reason := engine.why_not("cpu"):
+            raise UserError(f"--peer {engine.name}: {reason}")
+    return [*(ours[name] for name in OURS), *wanted]
 
 
-def _leave_out(run: RunFolder[PeersRecord], name: str, error: Exception) -> None:
-    from profiling.results.record import replaced
-
-    engines = run.record.engines
-    engines[name] = replaced(engines[name], status="left out", reason=str(error))
+# -- what is shown ----------------------------------------------------------------------------
 
 
-def _measure(
-    run: RunFolder[PeersRecord],
-    workload: PeersWorkload,
-    workers: dict[str, Worker],
-    config: GPTConfig,
-    progress: ProgressLine,
-) -> None:
-    """One visit per engine, context and round. An engine that fails is left out from then on."""
-    import torch
-
-    from profiling.measure.peaks import FloorReader
-    from profiling.measure.rounds import Visit, in_rounds
-    from profiling.peers.visits import EngineVisit, QuietRead
-
-    torch.set_num_threads(workload.threads)
-    record = run.record
-    sizes = {size for name in workers for size in record.engines[name].step_bytes.values()}
-    reader = FloorReader([], max(sizes, default=0), torch.device("cpu"), "default")
-
-    def leave(name: str, error: Exception) -> None:
-        if not isinstance(error, RuntimeError):  # which holds the engine's own words
-            raise error
-        _leave_out(run, name, error)
-        workers.pop(name).close()
-
-    visits: list[Visit] = [
-        QuietRead(reader, size, "default", workload.steps, record.floors) for size in sorted(sizes)
+def end(arguments: argparse.Namespace, doc: str, run: RunFolder[PeersRecord]) -> int:
+    """Keep, report and print what was measured."""
+    measured = Measured(run.record)
+    by_context = {context: rows(measured, context) for context in measured.contexts}
+    first = next(iter(by_context.values()))
+    verdict = _verdict(first)
+    blocks: list[Block] = [
+        _figure(first, measured.contexts[0]),
+        *(_steps(context, engine_rows) for context, engine_rows in by_context.items()),
+        *(_fastest(context, engine_rows) for context, engine_rows in by_context.items()),
+        _settings(run.record.variants),
+        Bullets(_notes(run.record)),
     ]
-    visits += [
-        EngineVisit(
-            name, worker, n, WARM_UP, workload.steps, config.vocab_size, record.entropy, record.samples
+    page = page_of(doc, run, verdict, blocks)
+    return publish(arguments, run, page, contexts=by_context, verdict=verdict)
+
+
+def _steps(context: int, engine_rows: list[EngineRow]) -> Table:
+    cells = [
+        (
+            row.precision,
+            row.name,
+            f"{row.step_ms.median:.2f}",
+            f"{row.step_ms.p95:.2f}",
+            number(row.floor_ms),
+            interval(row.over_floor),
+            interval(row.ratio),
+            percent(row.agreement),
         )
-        for name, worker in workers.items()
-        for n in workload.contexts
+        for row in engine_rows
     ]
-    for done in in_rounds(visits, record.entropy, range(workload.rounds), leave):
-        if done.is_integer():
-            run.save()
-            progress("rounds", int(done), workload.rounds)
+    heads = (
+        "precision",
+        "engine",
+        "median ms",
+        "p95 ms",
+        "floor ms",
+        "x floor",
+        "over one launch",
+        "as float32",
+    )
+    return Table(heads, cells, 2, f"Step after a prompt of {context}")
+
+
+def _fastest(context: int, engine_rows: list[EngineRow]) -> Table:
+    cells = [
+        (
+            precision,
+            f"{mine.step_ms.median:.2f}",
+            other.name,
+            f"{other.step_ms.median:.2f}",
+            interval(other.ratio),
+        )
+        for precision, (mine, other) in fastest_others(engine_rows).items()
+    ]
+    heads = ("precision", "one launch, ms", "fastest of others", "its ms", "over one launch")
+    title = f"Our one launch and the fastest of others, prompt of {context}"
+    return Table(heads, cells, title=title)
+
+
+def _settings(entries: dict[str, Entry]) -> Table:
+    cells = [(name, _what_ran(entry)) for name, entry in entries.items()]
+    return Table(("engine", "what ran"), cells, 2, "Settings")
+
+
+def _what_ran(entry: Entry) -> str:
+    if entry.status != "proven":
+        return f"{entry.status}: {entry.reason}"
+    return entry.implementation or f"without {entry.removes}"
+
+
+def _figure(engine_rows: list[EngineRow], context: int) -> Figure:
+    bars = []
+    for precision in AGAINST:
+        of_it = [row for row in engine_rows if row.precision == precision]
+        for row in sorted(of_it, key=lambda row: row.step_ms.median):
+            ms, ratio = row.step_ms.median, row.ratio
+            text = f"{ms:.2f} ms" + ("" if ratio is None else f"  ({ratio.mid:.2f} x one launch)")
+            length = {"ours" if row.ours else "others": ms}
+            bars.append(Bar(row.name, length, text, row.floor_ms, precision))
+    caption = f"Median step after a prompt of {context}, marked at the plain read of its own bytes."
+    return Figure("peers", caption, [Bars("median step, ms", bars)])
+
+
+def _notes(record: PeersRecord) -> list[str]:
+    environment, workload = record.environment, record.workload
+    assert environment is not None and workload is not None  # described before anything is timed
+    missing = {
+        f"{check.check} of {name} ({check.detail})"
+        for name, entry in record.variants.items()
+        if entry.elsewhere and entry.gate
+        for check in entry.gate.unproven
+        if check.check == "timed tokens"
+    }
+    return [
+        f"{workload.rounds} rounds, each visits everything once in shuffled order: {workload.warm_up} steps "
+        f"untimed, then {workload.steps} timed; ratios within rounds, 95 %",
+        f"{environment.threads} threads for everybody, engines of others each in a process of its own; "
+        f"{environment.simd}, load at start {environment.load_at_start:.2f}",
+        "floor: a plain read of the bytes of weights and cache that the step must read at its precision, in "
+        "the same rounds; x floor within rounds, 95 %",
+        "as float32: of what is proven at full precision all tokens; of fewer bits the share of positions "
+        "with the same top token; random weights have close logits",
+        *(f"not proven: {what}" for what in sorted(missing)),
+    ]
+
+
+def _verdict(engine_rows: list[EngineRow]) -> str:
+    pairs = fastest_others(engine_rows)
+    parts = [
+        f"{precision}: {mine.step_ms.median:.1f} ms, {other.name} takes {interval(other.ratio)} times as long"
+        for precision, (mine, other) in pairs.items()
+    ]
+    return f"Our one launch and the fastest of others: {'; '.join(parts) or 'nothing to compare'}."
 
 
 if __name__ == "__main__":

@@ -49,8 +49,9 @@ def study(
 
     `model`: one of `variants.model`, a causal model of transformers, which runs in its own code (`hf` and the
     rungs from it), or a name as on the command line: a preset, a folder, hub:ORG/NAME. `variants`: names of
-    rungs, PATH.py:NAME or a class for code of your own; none stands for the command's default. `contexts` in
-    tokens; `rounds`: as the command does; `seconds`: of the duel at most. The run folder is made below `out`.
+    rungs or engines, PATH.py:NAME or a class for code of your own; none stands for the command's default.
+    `contexts` in tokens; `rounds`: as the command does; `seconds`: of the duel at most. The run folder is
+    made below `out`.
     Raises `variants.errors.UserError` for what cannot be measured.
     """
     from profiling.measure.runner import Runner
@@ -132,11 +133,13 @@ def _rungs(wanted: Sequence[str | Callable[..., object]], precision: str) -> lis
     """The rungs of these names and classes, with what they are compared with."""
     from functools import partial
 
+    from profiling.peers.engines import engine_rungs
     from variants.backends.plugin import Source
     from variants.ladder import ladder, plugin_rung, select, transformers_ladder, with_plugins
 
     names = [name for name in wanted if isinstance(name, str)]
-    known, called = with_plugins(names, ladder(precision) | transformers_ladder(precision))
+    every = ladder(precision) | transformers_ladder(precision) | engine_rungs()
+    known, called = with_plugins(names, every)
     for plugin in wanted:
         if not isinstance(plugin, str):
             code: Any = plugin

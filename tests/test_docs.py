@@ -18,6 +18,7 @@ import torch
 from floor_run import GOLDEN
 
 from experiments.__main__ import questions
+from profiling.peers.engines import engine_rungs
 from profiling.results.calibration import IN_PYTHON
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
@@ -88,6 +89,7 @@ def test_commands_exist_and_know_their_flags(command: str, capsys) -> None:
             "all",
             *ladder(),
             *transformers_ladder("float32"),
+            *engine_rungs(),
             *example["project"]["entry-points"][GROUP],
         }
         assert all(

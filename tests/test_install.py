@@ -74,3 +74,13 @@ def test_a_run_is_noted_only_where_every_test_passed(outcome: str, rows: int, tm
     noted = tmp_path / "install" / "tried.json"
     assert len(json.loads(noted.read_text()) if noted.exists() else []) == rows
     assert ((tmp_path / "README.md").read_text().count("| one | 1 | 0 |")) == rows
+
+
+@pytest.mark.parametrize(("without", "compiled"), [("", True), ("PEERS_WITHOUT=llama.cpp", False)])
+def test_peers_say_that_one_is_compiled_and_can_do_without(
+    without: str, compiled: bool, tmp_path: Path
+) -> None:
+    command = ["make", "--dry-run", "peers", f"PEERS={tmp_path}", *([without] if without else [])]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("Compiles llama.cpp" in done.stdout) == ("GGML_NATIVE=OFF" in done.stdout) == compiled
+    assert "'.[peers]'" in done.stdout

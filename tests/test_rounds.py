@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from profiling.measure.rounds import in_rounds
+from profiling.measure.visits import in_rounds
 
 
 @dataclass(frozen=True)

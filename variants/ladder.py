@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from variants.backends.backend import FUSED_TRITON, ONE_LAUNCH, TRANSFORMERS
-from variants.backends.plugin import FILE, Source, in_file, installed, plugin_option
+from variants.backends.plugin import FILE, Source, in_file, installed, plugin_option, runs_elsewhere
 from variants.errors import UserError
 from variants.executors.executor import AOT, COMPILED, COMPILED_CPP, COMPILED_GRAPH, GRAPH, TAPE
 from variants.option import declared
@@ -221,7 +221,8 @@ def select(names: list[str], variants: dict[str, Variant]) -> tuple[list[Variant
     unknown.
     """
     if "all" in names:
-        names = [*(name for name, variant in variants.items() if roles(variant) is OURS), *names]
+        ours = (v for v in variants.values() if roles(v) is OURS and not runs_elsewhere(v.backend))
+        names = [*(variant.name for variant in ours), *names]
         names.remove("all")
     if not names:
         return [variant for variant in variants.values() if variant.name in DEFAULT], []

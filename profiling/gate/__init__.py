@@ -3,7 +3,7 @@
 from profiling.gate.checks import CHECKS
 from profiling.gate.evidence import Errors
 from profiling.gate.gate import Gate
-from profiling.gate.kept_steps import KeptSteps
 from profiling.gate.oracle import Oracle
+from profiling.gate.trial import KeptSteps
 
 __all__ = ["CHECKS", "Errors", "Gate", "KeptSteps", "Oracle"]

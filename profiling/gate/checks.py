@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from profiling.gate.every_slot import NAME as EVERY_SLOT
-from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
+from profiling.gate.evidence import Evidence, Mismatch
 from profiling.gate.oracle import greedy_agreement
 from profiling.gate.stress import LARGE_MEANS
 from profiling.gate.trial import FORCED, FREE, Trial
-from variants.backends.plugin import PluginTrunk
 from variants.errors import UserError
 from variants.slots.cache import Preallocated
 from variants.slots.quantised import GROUP, Int4Linear, Int8Linear
@@ -87,10 +86,15 @@ def greedy(trial: Trial) -> Parts:
     session.generate(trial.steps)
     text = session.text
     right = trial.truth.answer(text, position=start - 1, slot=0).logits
-    first, _ = greedy_agreement(text, start, right, trial.tie)
+    same_text(text, start, right, trial.tie)
+    return [session.evidence()]
+
+
+def same_text(text: Tensor, start: int, right: Tensor, tie: float) -> None:
+    """Raises Mismatch where the greedy text leaves the reference, see `greedy_agreement`."""
+    first, _ = greedy_agreement(text, start, right, tie)
     if first is not None:
         raise Mismatch(f"greedy token {first - start} differs from the reference")
-    return [session.evidence()]
 
 
 def forced(trial: Trial) -> Parts:
@@ -264,14 +268,6 @@ def long_run(trial: Trial) -> Parts:
     return [session.evidence(stressed="rows")]
 
 
-@torch.inference_mode()
-def reference(trial: Trial) -> Parts:
-    """What a plug-in calls right is the function of the model that it was given."""
-    plugin, text = trial.decoder.modules, trial.text[:, : trial.warm]
-    assert isinstance(plugin, PluginTrunk)
-    return [Evidence({LOGITS: Errors.of(plugin.reference(text), trial.truth.logits(text))})]
-
-
 # in the order in which they are run; the name is what reports print
 CHECKS: dict[str, Check] = {
     "weights": weights,
@@ -292,5 +288,4 @@ SMALL: dict[str, Check] = {
     "numerics": scenes,
     "long run": long_run,
 }  # of the small model
-PLUGIN: dict[str, Check] = {"reference": reference}  # of somebody else's code, before all others
 BRIEF = ("greedy", "forced", "batch rows", "numerics")  # of a short proof

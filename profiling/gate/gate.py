@@ -9,20 +9,22 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cached_property
 
 import torch
 
-from profiling.gate.checks import BRIEF, CHECKS, PLUGIN, SMALL, Check, Parts, long_run
+from profiling.gate.checks import BRIEF, CHECKS, SMALL, Check, Parts, long_run
 from profiling.gate.every_slot import NAME as EVERY_SLOT
 from profiling.gate.every_slot import contexts, every_slot
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.known import hold_reference
 from profiling.gate.oracle import Oracle, Truth, agreement_with
+from profiling.gate.plugin_checks import checks_of
 from profiling.gate.stress import Scene, small_config, stressed
 from profiling.gate.trial import Trial
 from profiling.results.record import CheckErrors, Drift, GateCheck, GateResult, replaced
-from variants.backends.plugin import NotAnswered, PluginTrunk
+from variants.backends.plugin import NotAnswered, runs_elsewhere
 from variants.decoder import Decoder
 from variants.errors import one_line
 from variants.ladder import BASELINE, ladder
@@ -131,15 +133,24 @@ class Gate:
 
     def check(self, decoder: Decoder) -> GateResult:
         """The result of every check, then of those of a small model. An exception is a failure."""
-        first = PLUGIN if isinstance(decoder.modules, PluginTrunk) else {}
-        result = self._run(decoder, [*first, *self.checks])
+        result = self._run(decoder, [*checks_of(decoder), *self.checks])
         if result.status == "pass":
-            small = Decoder.of(decoder.variant, self.small.model, batch=ROWS, capacity=self.small.capacity)
-            result.checks.extend(self.small._run(small, list(self.small.checks)).checks)
+            result.checks.extend(self._of_small_model(decoder.variant))
         reduced = decoder.variant.precision.name != self.precision or decoder.variant.kv.narrow
         if result.status == "pass" and reduced:
-            return replaced(result, drift=self._drift(decoder))
+            with suppress(NotAnswered):  # a process may give no logits
+                return replaced(result, drift=self._drift(decoder))
         return result
+
+    def _of_small_model(self, variant: Variant) -> list[GateCheck]:
+        """The checks of the small model; not proven where a process is built for the large one alone."""
+        names = self._chosen(SMALL)
+        if runs_elsewhere(variant.backend):
+            return [
+                GateCheck(name, "not proven", "its process holds one row of this model") for name in names
+            ]
+        small = Decoder.of(variant, self.small.model, batch=ROWS, capacity=self.small.capacity)
+        return self.small._run(small, list(self.small.checks)).checks
 
     def _run(self, decoder: Decoder, names: Sequence[str]) -> GateResult:
         checks: list[GateCheck] = []
@@ -149,7 +160,7 @@ class Gate:
             steps, seen = trial.steps, list[Evidence]()
             for name in names:
                 try:
-                    parts = (self.checks | PLUGIN)[name](trial)
+                    parts = (self.checks | checks_of(decoder))[name](trial)
                 except NotAnswered as missing:
                     checks.append(GateCheck(name, "not proven", str(missing)))
                     continue

@@ -1,4 +1,6 @@
-"""What is fed to a decoder under test and the truth about it, and the session that drives it and compares."""
+"""What is fed to a decoder under test and the truth about it, the session that drives it and compares, and
+what it gave, to be asked for again.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,7 @@ from torch import Tensor
 from profiling.gate.evidence import LOGITS, Errors, Evidence, Mismatch
 from profiling.gate.oracle import KV, Truth, random_stream
 from profiling.gate.stress import Scene
-from variants.backends.plugin import PluginTrunk
+from variants.backends.plugin import NotAnswered, PluginTrunk, process_of
 from variants.decoder import Decoder
 from variants.model import Model
 from variants.slots.cache import Preallocated
@@ -23,6 +25,7 @@ OTHER_PROMPT = 140
 WARM = 130  # tokens held when a chunk follows and most of them are forgotten again
 FREE = FORCED = 3  # steps at every context: the first enters it, the next read what the first left there
 NOISE = 1e4  # in slots that nobody may read
+AGAIN_UNITS = 2.0  # of rounding, against the scale: the same code mostly gives the same bits
 
 
 class Session:
@@ -201,6 +204,10 @@ class Trial:
             self.decoder.modules.needs(what)
 
     def session(self, inside: bool = True) -> Session:
+        """Raises NotAnswered where the decoder gives no logits that the truth could be held against."""
+        engine = process_of(self.decoder.modules)
+        if engine is not None and (engine.unproven or not engine.gives_logits):
+            raise NotAnswered(engine.unproven or "it gives no logits")
         return Session(self.decoder, self.truth, inside)
 
     def after_prompt(self, n: int) -> Tensor:
@@ -220,3 +227,31 @@ class Trial:
             if sum(chosen) + size <= room:
                 chosen.append(size)
         return chosen
+
+
+class KeptSteps:
+    """What a decoder gave when it was proven, to be asked for again once it was timed.
+
+    One step at each context, entered by `load`.
+    """
+
+    def __init__(self, decoder: Decoder, contexts: Iterable[int], load: Callable[[int], None]) -> None:
+        self.decoder, self.load = decoder, load
+        self.logits = {context: self._step(context) for context in contexts}
+
+    def why_not_again(self) -> str | None:
+        """None where the same steps give what they gave before, else what differs."""
+        unit = AGAIN_UNITS * self.decoder.variant.precision.rounding
+        for context, before in self.logits.items():
+            errors = Errors.of(self._step(context), before.double())
+            if not errors.rms <= unit * errors.scale:
+                return (
+                    f"after it was timed, the step at context {context} gives other logits than when it was "
+                    f"proven: they differ by {errors.rms:.2g} (rms), at a scale of {errors.scale:.2g}"
+                )
+        return None
+
+    def _step(self, context: int) -> Tensor:
+        """Logits [B,V], kept on the host."""
+        self.load(context)
+        return self.decoder.advance().cpu().clone()

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from profiling.gate.oracle import random_stream
 from profiling.results.record import BUCKETS, Difference, Entry, Workload
-from variants.backends.plugin import PluginTrunk
+from variants.backends.plugin import Elsewhere, PluginTrunk, process_of, runs_elsewhere
 from variants.config import GPTConfig
 from variants.decoder import Decoder, runs
 from variants.ladder import THEIRS, ladder, transformers_ladder
@@ -49,6 +49,7 @@ def new_entry(variant: Variant) -> Entry:
         removes=variant.removes,
         pages=variant.pages.name,
         precision=variant.precision.name,
+        elsewhere=runs_elsewhere(variant.backend),
     )
 
 
@@ -106,6 +107,20 @@ class Case:
     @property
     def steps(self) -> int:
         return self.workload.steps if self.cached else 1
+
+    @property
+    def elsewhere(self) -> Elsewhere | None:
+        """Who times its steps, where that is another process."""
+        return process_of(self.decoder.modules)
+
+    @property
+    def kept_contexts(self) -> tuple[int, ...]:
+        """Where a step is asked for again once it was timed: without a cache one text says it for all, and a
+        process without logits has nothing to compare.
+        """
+        if self.elsewhere and not self.elsewhere.gives_logits:
+            return ()
+        return self.contexts if self.cached else self.contexts[:1]
 
     def load(self, context: int) -> None:
         """Put the decoder at this context, untimed."""

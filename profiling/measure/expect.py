@@ -20,7 +20,7 @@ from profiling.cost.work import (
     step_work,
 )
 from profiling.results.record import Ops, Peaks, StepPrediction
-from variants.backends.plugin import PluginTrunk
+from variants.backends.plugin import PluginTrunk, process_of
 from variants.backends.transformers_model import GrowingLayers, TransformersModel
 from variants.decoder import Decoder
 from variants.model import GPT
@@ -70,9 +70,12 @@ def step_reads(decoder: Decoder) -> StepReads:
     """Bytes that a step reads as this decoder stores weights and cache: by formula, or watched where
     the model is not ours.
 
-    Weights of a plug-in are what it says, and the model's where it says nothing.
+    Weights of a plug-in are what it says, and the model's where it says nothing. What another process holds
+    cannot be read where it lies: all its bytes count as rows.
     """
     model, batch = decoder.model, decoder.batch
+    if engine := process_of(decoder.modules):
+        return StepReads([], engine.step_bytes(0), [(engine.step_bytes(1) - engine.step_bytes(0), None)])
     if isinstance(model, TransformersModel):
         return _watched(model)
     assert isinstance(model, GPT)

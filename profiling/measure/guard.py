@@ -13,6 +13,7 @@ import torch
 
 from profiling.results.record import MachineLook
 
+NAP_SECONDS, NAPS = 0.02, 100
 STATUS = Path("/proc/self/status")
 RAPL = "class/powercap/intel-rapl:*"
 THROTTLES = "devices/system/cpu/cpu*/thermal_throttle/core_throttle_count"
@@ -97,6 +98,15 @@ class Guard:
         if files:
             counters["throttled"] = sum(int(file.read_text()) for file in files)
         return counters
+
+
+def wait_for_quiet() -> None:
+    """Until this process uses no processor: some pools spin on after their work, in the next one's time."""
+    for _ in range(NAPS):
+        before = time.process_time()
+        time.sleep(NAP_SECONDS)
+        if time.process_time() - before < NAP_SECONDS / 10:
+            return
 
 
 def peak_resident_bytes() -> int | None:

@@ -15,6 +15,7 @@ from profiling.measure.expect import floor_bytes, predict, step_ops
 from profiling.measure.footprint import free_bytes
 from profiling.measure.memory import decoder_bytes
 from profiling.results.record import Batch, BatchRecord, CompiledStep, Entry, Peaks, Workload, replaced
+from variants.backends.plugin import NotAnswered, process_of
 from variants.backends.transformers_model import TransformersModel
 from variants.decoder import Decoder
 from variants.errors import one_line
@@ -102,6 +103,9 @@ class Proving:
             decoder.verify()
             if self.full and result.status == "pass":
                 self._describe(name, decoder)
+        except NotAnswered as missing:
+            note(self.entries, name, status="not run", reason=str(missing))
+            return None
         except Exception as error:  # whatever a variant does wrong, the others are still measured
             note(self.entries, name, status="failed", reason=one_line(error))
             return None
@@ -117,18 +121,22 @@ class Proving:
         return None if reason else decoder
 
     def _describe(self, name: str, decoder: Decoder) -> None:
-        """Prediction and ops before anything is timed, and what it holds at the largest context."""
-        contexts, ops = self.workload.contexts, step_ops(decoder)
-        decoder.load(*self.inputs.first(contexts[-1]))
+        """Prediction and ops before anything is timed, and what it holds at the largest context.
+
+        Ops and memory of another process are unknown.
+        """
+        contexts, engine = self.workload.contexts, process_of(decoder.modules)
         note(
             self.entries,
             name,
             prediction={n: predict(decoder, n, self.peaks) for n in (0, *contexts)},
-            ops=ops,
-            memory=decoder_bytes(decoder),
             slots={n: decoder.bucket(n) for n in contexts},
-            implementation=decoder.model.implementations,
+            implementation=engine.about if engine else decoder.model.implementations,
         )
+        if engine is None:
+            ops = step_ops(decoder)
+            decoder.load(*self.inputs.first(contexts[-1]))
+            note(self.entries, name, ops=ops, memory=decoder_bytes(decoder))
 
 
 def add_batches(

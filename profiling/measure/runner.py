@@ -22,7 +22,6 @@ from profiling.measure.environment import environment
 from profiling.measure.guard import Guard, unfit
 from profiling.measure.peaks import SquareMatmul, peaks
 from profiling.measure.proving import Proving, begin_building, note
-from profiling.measure.rounds import Visit, in_rounds
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced, traced_and_drawn
 from profiling.measure.visits import (
     Generation,
@@ -30,6 +29,8 @@ from profiling.measure.visits import (
     Prefills,
     Prompt,
     Steps,
+    Visit,
+    in_rounds,
     plain_reads,
     reading,
 )
@@ -52,6 +53,7 @@ from profiling.results.record.pictures import Steps as Drawn
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.rules import UNDECIDED
 from profiling.results.verdict import verdicts
+from variants.backends.plugin import runs_elsewhere
 from variants.decoder import runs
 from variants.errors import one_line
 from variants.executors.executor import compiled_graphs
@@ -122,7 +124,7 @@ class Runner(Generic[M]):
         """Build, predict, warm up and prove every variant at full size, and then as narrow models.
 
         What compiles for half a minute per shape has no narrow models, nor has what others wrote: they may
-        not make it in any other size.
+        not make it in any other size, and an engine would convert it anew.
         """
         self.prove()
         ours = [model for model in self.models if isinstance(model, GPT)]
@@ -132,7 +134,8 @@ class Runner(Generic[M]):
         for config in configs:
             model = random_model(config, self.workload.seed, self.model.dtype, self.model.device)
             passed = [v for v in self.variants if self._entry(v.name).status == "proven"]
-            chosen = [v for v in passed if v.cache.keeps and not v.executor.compiles]
+            here = [v for v in passed if not runs_elsewhere(v.backend)]
+            chosen = [v for v in here if v.cache.keeps and not v.executor.compiles]
             self._prepare_model(model, self.workload.contexts[:1], chosen, gate_steps=16)
 
     def measure(self) -> None:
@@ -257,7 +260,8 @@ class Runner(Generic[M]):
         self.run.save()
 
     def _traceable(self) -> list[Case]:
-        return [case for case in self._once() if case.full_size]
+        """What runs in this process at full size."""
+        return [case for case in self._once() if case.full_size and case.elsewhere is None]
 
     # -- building and proving -----------------------------------------------------------------
 
@@ -287,7 +291,5 @@ class Runner(Generic[M]):
                 self.cases.append(case)
                 if full and variant.name == self.record.baseline:
                     self.cases.append(replace(case, name=case.name + AGAIN_SUFFIX))
-                # without a cache a step is a whole text, and the same code at every context
-                at = contexts if case.cached else contexts[:1]
-                self.kept_steps.append(KeptSteps(decoder, at, case.load))
+                self.kept_steps.append(KeptSteps(decoder, case.kept_contexts, case.load))
             self.run.save()

@@ -1,17 +1,21 @@
-"""What is visited in a round: steps of a decoder, its first token, whole generations, and a plain read."""
+"""What is visited in a round, and the one loop that measures: all that is compared is visited once in each.
+
+The order is shuffled: a slow minute of the machine then hits everything that is compared.
+"""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from torch import Tensor
 
 from profiling.measure.cases import Case
 from profiling.measure.clock import Clock
 from profiling.measure.expect import floor_bytes, step_reads
-from profiling.measure.guard import Energy
+from profiling.measure.guard import Energy, wait_for_quiet
 from profiling.measure.peaks import FloorReader, SquareMatmul, page_sizes
 from profiling.results.duel import READ
 from profiling.results.record import (
@@ -66,11 +70,16 @@ class Steps(CaseVisit):
 
     def _sample(self, number: int, context: int, warm_up: int) -> Sample:
         case, decoder = self.case, self.case.decoder
-        case.load(context)
-        self.clock.each_ms(decoder.advance, warm_up)
-        before = self.energy.read()
-        steps = self.clock.each_ms(decoder.advance, case.steps)
-        energy, pipelined = self.energy.joules_since(before), None
+        energy = pipelined = None
+        if engine := case.elsewhere:
+            wait_for_quiet()  # threads of this process spin on after their last step
+            steps = engine.timed(case.inputs.tokens[:, :context], warm_up, case.steps).steps_ms
+        else:
+            case.load(context)
+            self.clock.each_ms(decoder.advance, warm_up)
+            before = self.energy.read()
+            steps = self.clock.each_ms(decoder.advance, case.steps)
+            energy = self.energy.joules_since(before)
         if decoder.model.device.type != "cpu":  # a CPU step is done when its call returns
             pipelined = self.clock.pipelined_ms(decoder.advance, case.steps)
             energy = None  # the processor's, which waits
@@ -98,7 +107,12 @@ class Prompt(CaseVisit):
         return self.case.workload.ttft_rounds
 
     def __call__(self, number: int) -> None:
-        (ms,) = self.clock.each_ms(prefill(self.case, self.case.workload.prompt), 1)
+        n = self.case.workload.prompt
+        if engine := self.case.elsewhere:
+            wait_for_quiet()
+            ms = engine.timed(self.case.inputs.tokens[:, :n], 0, 0).first_ms
+        else:
+            (ms,) = self.clock.each_ms(prefill(self.case, n), 1)
         self.into.append(FirstToken(round=number, variant=self.case.name, ms=ms))
 
 
@@ -206,3 +220,40 @@ def reading(case: Case) -> Callable[[], float]:
     decoder, size = case.decoder, floor_bytes(case.decoder, case.contexts[0])
     reader = FloorReader(step_reads(decoder).whole, size, decoder.model.device, decoder.variant.pages.name)
     return lambda: reader.read_ms(size, warm_up=0, times=1)[0]
+
+
+class Visit(Protocol):
+    """One thing that is timed once in a round and that stores what it timed."""
+
+    @property
+    def subject(self) -> str:
+        """What is timed: all visits of a subject leave together when one of them fails."""
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds it is part of: the first ones."""
+
+    def __call__(self, number: int) -> None:
+        """Time it in round `number`."""
+
+
+def in_rounds(
+    visits: Sequence[Visit], entropy: int, numbers: range, failed: Callable[[str, Exception], None]
+) -> Iterator[float]:
+    """Run these rounds; yields after each visit how many rounds are done, a whole number at a round's end.
+
+    The order is drawn from `entropy`. A visit that raises leaves with its subject once `failed` was told,
+    which may raise instead.
+    """
+    left: set[str] = set()
+    for number in numbers:
+        present = [visit for visit in visits if number < visit.rounds]
+        order = random.Random(f"{entropy} {number}").sample(present, len(present))
+        for place, visit in enumerate(order, start=1):
+            if visit.subject not in left:
+                try:
+                    visit(number)
+                except Exception as error:
+                    left.add(visit.subject)
+                    failed(visit.subject, error)
+            yield number + place / len(order)

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from profiling.peers.checkpoint import once
 from profiling.peers.peer import Peer, Task
+from variants.errors import UserError
 from variants.model import GPT
 from variants.slots.quantised import GROUP, quantise_rows
 
@@ -23,14 +24,16 @@ class GrowingStep(nn.Module):
         self.model = model
 
     def forward(self, tokens: Tensor, *past: Tensor) -> tuple[Tensor, ...]:
-        """tokens int64 [1,T], past: per layer k and v [1,H,n,D] -> logits [1,V], then k and v [1,H,n+T,D]."""
+        """tokens int64 [1,T], past: per layer k and v [1,Hkv,n,D] -> logits [1,V], k and v [1,Hkv,n+T,D]."""
         present: list[Tensor] = []
-        n = past[0].size(2)
+        n, shared = past[0].size(2), self.model.config.n_head // self.model.config.n_kv_head
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
             k, v = torch.cat([past[2 * layer], k], dim=2), torch.cat([past[2 * layer + 1], v], dim=2)
             present.extend((k, v))
             visible = torch.arange(k.size(2))[None, :] <= positions[:, None]
+            if shared > 1:  # an ONNX graph has no attention of grouped queries
+                k, v = (part.repeat_interleave(shared, dim=1) for part in (k, v))
             return F.scaled_dot_product_attention(q, k, v, attn_mask=visible[None, None])
 
         positions = torch.arange(n, n + tokens.size(1))
@@ -39,9 +42,9 @@ class GrowingStep(nn.Module):
 
 
 def empty_past(model: GPT, n: int = 0) -> list[Tensor]:
-    """Keys and values of n tokens, zeros [1,H,n,D] for each layer, k and v in turn."""
+    """Keys and values of n tokens, zeros [1,Hkv,n,D] for each layer, k and v in turn."""
     config = model.config
-    return [torch.zeros(1, config.n_head, n, config.head_dim) for _ in range(2 * config.n_layer)]
+    return [torch.zeros(1, config.n_kv_head, n, config.head_dim) for _ in range(2 * config.n_layer)]
 
 
 def past_names(model: GPT) -> list[str]:
@@ -90,6 +93,8 @@ class OnnxRuntime(Peer):
     def __init__(self, model: GPT, task: Task, kind: str) -> None:
         import onnxruntime
 
+        if model.config.norm != "layer":
+            raise UserError("its export knows no RMS norms: ONNX Runtime runs GPT-2's kind alone here")
         path = once(task.folder / "step.onnx", lambda part: onnx(model, part))
         if kind != "float32":
             narrow, source = {"int8": onnx_int8, "int4": onnx_int4}[kind], path
@@ -112,7 +117,7 @@ class OnnxRuntime(Peer):
             binding.bind_output(name, "cpu")
         self.session.run_with_iobinding(binding)
         logits, *self.past = binding.get_outputs()
-        return int(logits.numpy().argmax())
+        return self.chosen(logits.numpy()[0])
 
     def prefill(self, tokens: list[int]) -> int:
         self.past = [self.ort.OrtValue.ortvalue_from_numpy(array) for array in self.empty]
@@ -131,7 +136,7 @@ def openvino(model: GPT, folder: Path) -> None:
     from openvino._offline_transformations import apply_make_stateful_transformation
 
     names = past_names(model)
-    shape = [1, model.config.n_head, -1, model.config.head_dim]
+    shape = [1, model.config.n_kv_head, -1, model.config.head_dim]
     converted = ov.convert_model(
         GrowingStep(model),
         example_input=(torch.zeros(1, 2, dtype=torch.int64), *empty_past(model, 3)),
@@ -201,7 +206,7 @@ class OpenVino(Peer):
     def _run(self, tokens: list[int]) -> int:
         import numpy as np
 
-        return int(next(iter(self.request.infer({"tokens": np.array([tokens])}).values())).argmax())
+        return self.chosen(next(iter(self.request.infer({"tokens": np.array([tokens])}).values()))[0])
 
     def prefill(self, tokens: list[int]) -> int:
         self.request.reset_state()

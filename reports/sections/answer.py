@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from profiling.results.advice import advice, batch_rows, fastest
+from profiling.results.engines import fastest_others
+from profiling.results.engines import rows as engine_rows
 from profiling.results.guard import disturbances
 from profiling.results.peaks import impossible
 from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
@@ -38,6 +40,7 @@ def said(study: Study) -> list[Sentence]:
     return [
         *([Sentence(unfinished)] if study.record.status != "complete" else []),
         *(sentence for judged in study.verdicts for sentence in _answer(study, judged)),
+        *(Sentence(others) for others in _others(study)),
         *(Sentence(f"**Beware**: {what}.") for what in beware(study)),
     ]
 
@@ -90,6 +93,16 @@ def _gain(study: Study) -> str:
         f"cached decoding (`{baseline}`) needs {number(before.median)} ms; reading what a step must read "
         f"takes {number(rung.memory_floor_ms)} ms."
     )
+
+
+def _others(study: Study) -> list[str]:
+    """A sentence per precision: the fastest engine of others beside our one launch, where both have times."""
+    pairs = fastest_others(engine_rows(study.measured, study.short)) if study.timed else {}
+    return [
+        f"Of others at {precision} `{other.name}` is the fastest, {number(other.step_ms.median)} ms: "
+        f"{interval(other.ratio)} times `{mine.name}`."
+        for precision, (mine, other) in pairs.items()
+    ]
 
 
 def _check(study: Study, judged: Verdict) -> str:

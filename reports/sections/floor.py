@@ -6,7 +6,7 @@ from profiling.results.effects import compare_readings
 from profiling.results.peaks import read_rate
 from profiling.results.record.page import Block, Bullets, Figure, Section, Sentence, Table
 from profiling.results.record.pictures import Curves
-from reports.numbers import code, interval, joined, megabytes, number
+from reports.numbers import UNKNOWN, code, interval, joined, megabytes, number
 from reports.study import Study
 
 AGREE = {"same": "yes", "full": "no", "narrow": "no", None: "unknown"}
@@ -118,11 +118,11 @@ def prediction_cells(study: Study) -> dict[str, list[str]]:
     rows = {}
     for name, entry in study.variants.items():
         expected = entry.prediction.get(study.short) if study.measured.contexts else None
-        if expected and entry.ops:
+        if expected:
             rows[name] = [
                 megabytes(expected.bytes),
                 number(None if expected.macs is None else expected.macs / 1e6),
-                str(entry.ops.computing_ops),
+                str(entry.ops.computing_ops) if entry.ops else UNKNOWN,
                 number(expected.memory_ms),
                 number(expected.arithmetic_ms),
             ]

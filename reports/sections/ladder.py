@@ -47,7 +47,7 @@ def change(study: Study, name: str) -> str:
     slots = f" (brings its own {', '.join(entry.owns)})" if entry.owns else ""
     slots += f" ({entry.implementation})" if entry.implementation else ""
     if entry.difference is None or entry.parent is None:
-        return f"the root{slots}"
+        return f"{'an engine of others' if entry.elsewhere else 'the root'}{slots}"
     slot, before, after = entry.difference
     return f"{slot}: {before} → {after} (from {code(entry.parent)}){slots}"
 
@@ -236,7 +236,7 @@ def context(study: Study) -> Section | None:
     for name in study.timed:
         steps = [(n, study.measured.step_quantiles(name, n)) for n in contexts]
         curves[name] = [(n, step.median) for n, step in steps if step]
-    cached = [name for name in study.timed if study.variants[name].parent]
+    cached = [name for name in study.timed if study.variants[name].parent or study.variants[name].elsewhere]
     of = study.judged.parent or study.timed[-1]
     floors = [(n, ms) for n in contexts if (ms := study.measured.memory_floor_ms(of, n)) is not None]
     rows = [

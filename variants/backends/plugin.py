@@ -2,6 +2,8 @@
 
 It is named by `PATH.py:NAME`, or installed under the entry-point group `decode_floor.variants`. Nothing of it
 is imported before a decoder of it is built, and nothing without being asked for by name. Torch-free itself.
+
+The engines of `profiling.peers` are such objects too, each with a process of its own: see `Elsewhere`.
 """
 
 from __future__ import annotations
@@ -12,10 +14,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from variants.backends.backend import Backend, BackendOption, nothing_ahead, stored_anyhow
-from variants.option import anywhere
+from variants.option import Option, anywhere
 from variants.slots.cache import CONCAT, Cache, Window
 from variants.slots.kv import AS_PRECISION
 
@@ -50,17 +52,59 @@ class Plugin(Protocol):
         ...
 
 
+class Told(NamedTuple):
+    """What a process tells of its greedy steps: ms of the prefill and of each timed step, and the token that
+    each pass gave, from the prefill's to the last step's, untimed steps among them.
+    """
+
+    first_ms: float
+    steps_ms: list[float]
+    tokens: list[int]
+
+
+class Elsewhere(Protocol):
+    """A plug-in of one row with a process of its own, which times its steps where they run.
+
+    It knows no `reference`, is neither traced nor asked for single steps, and is built at full size alone.
+    """
+
+    about: str  # version and settings
+    gives_logits: bool  # else it answers `timed` alone, and raises NotAnswered
+    unproven: str  # why its logits are not those of weights that are known here; empty where they are
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """See `Plugin`."""
+        ...
+
+    def step(self, token: Tensor) -> Tensor:
+        """See `Plugin`."""
+        ...
+
+    def timed(self, tokens: Tensor, warm_up: int, steps: int) -> Told:
+        """A prefill of tokens [1,P] int64, then greedy steps: `warm_up` untimed, `steps` timed."""
+        ...
+
+    def step_bytes(self, context: int) -> int:
+        """Bytes of weights and cache that a step at this context must read, as it stores them."""
+        ...
+
+
 class NotAnswered(Exception):
     """What was asked for needs a method that a plug-in may lack; the message names it."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where a plug-in is: its rung's name, the text that names it, and how it is imported."""
+    """Where a plug-in is: its rung's name, the text that names it, and how it is imported.
+
+    `elsewhere`: what is made of it is of `Elsewhere`.
+    """
 
     name: str
     at: str
     load: Callable[[], Any]
+    why_not: Callable[[str], str | None] = anywhere
+    elsewhere: bool = False
 
 
 def in_file(text: str) -> Source:
@@ -98,7 +142,8 @@ class PluginOption(BackendOption):
     def trunk(self, model: Model, batch: int, capacity: int) -> PluginTrunk:
         """Imports it, for `batch` rows of at most `capacity` tokens. Raises whatever it raises."""
         try:
-            return PluginTrunk(self.source.load()(model, batch, capacity), model, batch)
+            made = self.source.load()(model, batch, capacity)
+            return PluginTrunk(made, model, batch, made if self.source.elsewhere else None)
         except SystemExit as error:  # it may end itself, but not the run
             raise RuntimeError(f"it ended the program with {error.code}") from None
 
@@ -115,20 +160,30 @@ def plugin_option(source: Source) -> PluginOption:
         why_not_stored=stored_anyhow,
         attends_to_bucket=False,
         moves=(),
-        why_not=anywhere,
+        why_not=source.why_not,
         source=source,
     )
+
+
+def runs_elsewhere(backend: Option) -> bool:
+    """Whether this backend is a plug-in with a process of its own, see `Elsewhere`."""
+    return isinstance(backend, PluginOption) and backend.source.elsewhere
+
+
+def process_of(trunk: object) -> Elsewhere | None:
+    """The plug-in of this trunk, where it has a process of its own."""
+    return trunk.elsewhere if isinstance(trunk, PluginTrunk) else None
 
 
 class PluginTrunk(Backend):
     """A plug-in as a decoder's trunk, cache and backend; every answer's shape is looked at."""
 
-    def __init__(self, plugin: Any, model: Model, batch: int) -> None:
-        """Raises TypeError where one of the three methods is missing."""
-        for name in ("prefill", "step", "reference"):
+    def __init__(self, plugin: Any, model: Model, batch: int, elsewhere: Elsewhere | None) -> None:
+        """`elsewhere`: the plug-in, where it is one. Raises TypeError where a method is missing."""
+        for name in ("prefill", "step", *(() if elsewhere else ("reference",))):
             if not callable(getattr(plugin, name, None)):
                 raise TypeError(f"{type(plugin).__name__} has no method {name}")
-        self.plugin, self.model, self.batch = plugin, model, batch
+        self.plugin, self.model, self.batch, self.elsewhere = plugin, model, batch, elsewhere
         self.cache = PluginCache(self)
 
     def answers(self, method: str) -> bool:

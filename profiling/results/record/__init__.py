@@ -27,11 +27,9 @@ from profiling.results.record.entry import (
 from profiling.results.record.fuzzed import Fuzzed, FuzzRecord
 from profiling.results.record.machine import MachineLook
 from profiling.results.record.part import Part, replaced
-from profiling.results.record.peers import PeerEntry, PeersRecord, PeersWorkload
 from profiling.results.record.proof import CheckErrors, Drift, GateCheck, GateResult
 from profiling.results.record.reading import AnyRecord, decoded, encoded
 from profiling.results.record.samples import (
-    EngineSample,
     FirstToken,
     FloorRead,
     GenerationSample,
@@ -56,6 +54,7 @@ from profiling.results.record.timed import (
     FloorRecord,
     GrowthRecord,
     PagingRecord,
+    PeersRecord,
     PointRecord,
     PrefixPrompt,
     Queue,
@@ -120,7 +119,6 @@ __all__ = [
     "DuelRecord",
     "DuelSteps",
     "DuelTrace",
-    "EngineSample",
     "Entry",
     "Environment",
     "EqualityRecord",
@@ -157,9 +155,7 @@ __all__ = [
     "PagingRecord",
     "Part",
     "Peaks",
-    "PeerEntry",
     "PeersRecord",
-    "PeersWorkload",
     "Phase",
     "PlantedFault",
     "PlantedRecord",

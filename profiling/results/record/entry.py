@@ -61,8 +61,9 @@ class Difference(NamedTuple):
 class Entry(Part, frozen=True, kw_only=True):
     """One variant: what it is, whether it is proven here, what it should cost, and what it costs to build.
 
-    `implementation`: which of its code's own ways of computing the model takes. Keys of `prediction` and
-    `slots` (that a step attends over) are contexts, of `narrow_bytes` (that a narrow model must read) widths.
+    `elsewhere`: an engine in a process of its own. `implementation`: which of its code's own ways of
+    computing the model takes; of an engine version and settings. Keys of `prediction` and `slots` (that a
+    step attends over) are contexts, of `narrow_bytes` (that a narrow model must read) widths.
     """
 
     parent: str | None
@@ -71,6 +72,7 @@ class Entry(Part, frozen=True, kw_only=True):
     removes: str
     pages: str
     precision: str
+    elsewhere: bool = False
     status: Status = "planned"
     reason: str = ""
     gate: GateResult | None = None

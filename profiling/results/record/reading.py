@@ -14,7 +14,6 @@ from profiling.results.record.attached import AttachRecord
 from profiling.results.record.base import Measurement, Record
 from profiling.results.record.calibrated import CalibrateRecord
 from profiling.results.record.fuzzed import FuzzRecord
-from profiling.results.record.peers import PeersRecord
 from profiling.results.record.samples import AGAIN_SUFFIX
 from profiling.results.record.sized import SizingRecord
 from profiling.results.record.timed import (
@@ -24,6 +23,7 @@ from profiling.results.record.timed import (
     FloorRecord,
     GrowthRecord,
     PagingRecord,
+    PeersRecord,
     PointRecord,
     ThroughputRecord,
 )
@@ -39,7 +39,7 @@ from profiling.results.record.untimed import (
     PurityRecord,
     WorkRecord,
 )
-from profiling.results.record.upgrade import upgraded
+from profiling.results.record.upgrade import upgraded, without_engines
 from variants.config import GPTConfig
 from variants.errors import UserError
 
@@ -90,7 +90,7 @@ def decoded(content: bytes, file: Path) -> AnyRecord:
     if not isinstance(schema, int) or isinstance(schema, bool) or not 1 <= schema <= SCHEMA:
         raise UserError(f"{file} has schema {_short(schema)}, this version reads 1 to {SCHEMA}")
     try:
-        raw = upgraded(raw) if schema < SCHEMA else raw
+        raw = without_engines(upgraded(raw) if schema < SCHEMA else raw)
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         said = f"{type(error).__name__}: {error}"
         raise UserError(f"{file} is no record of schema {schema} ({_short(said)})") from None

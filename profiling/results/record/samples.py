@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from msgspec import Meta
-
 from profiling.results.record.part import Count, Ms, Numbers, Part, Size, Us
 
 AGAIN_SUFFIX = " again"  # of the second name under which the baseline is visited
@@ -68,13 +64,3 @@ class GenerationSample(Part, frozen=True, kw_only=True):
     variant: str
     prompt: Size
     tokens_ms: Numbers
-
-
-class EngineSample(Part, frozen=True, kw_only=True):
-    """Greedy steps of another engine after a prompt that was every engine's in this round."""
-
-    engine: str
-    context: Size
-    round: Count
-    ms: Numbers
-    tokens: Annotated[list[int], Meta(min_length=1)]

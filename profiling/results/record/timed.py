@@ -16,6 +16,10 @@ class FloorRecord(Measurement, frozen=True, tag="floor"):
     """The ladder of variants."""
 
 
+class PeersRecord(Measurement, frozen=True, tag="peers"):
+    """Engines of others beside the ladder's rungs."""
+
+
 class ContextRecord(Measurement, frozen=True, tag="context"):
     """Steps over context."""
 

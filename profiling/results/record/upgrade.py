@@ -40,6 +40,13 @@ def upgraded(old: Json) -> Json:
     return new
 
 
+def without_engines(record: Json) -> Json:
+    """Of peers before they were cases of the runner, all but what another loop timed: the page stays."""
+    if record.get("experiment") != "peers" or "engines" not in record:
+        return record
+    return _without(record, "engines", "workload", "entropy", "samples", "floors")
+
+
 def _model(old: Json) -> Json:
     shape = {key: old[key] for key in SHAPE if key in old}
     return {**_without(old, *SHAPE), "shape": shape or None}
