@@ -29,7 +29,7 @@ from profiling.forecast.job import job_of, prompt_flops
 from profiling.forecast.step import Setup, predict
 from profiling.results.record import Latency, Model, ModelShape, RequestMix, Sizing, SizingRecord, replaced
 from profiling.results.record.page import Block, Bullets
-from profiling.sizing.capacity import BLOCK_TOKENS, GIB, DeviceMemory, doubling, plan, read_requests
+from profiling.sizing.capacity import BLOCK_TOKENS, GIB, MAX_GIB, DeviceMemory, doubling, plan, read_requests
 from profiling.sizing.model_shape import (
     KV_FORMATS,
     KvFormat,
@@ -39,6 +39,7 @@ from profiling.sizing.model_shape import (
 )
 from profiling.sizing.read_shape import read_shape
 from variants.errors import UserError
+from variants.hf_config import MAX, MAX_LAYERS
 
 EXAMPLES = (
     "",
@@ -49,6 +50,7 @@ EXAMPLES = (
 )
 
 ARTICLES_MODELS = ("gpt2", "llama-2-7b")
+MOST = 10**9  # tokens, and requests: far beyond any, and near enough that every figure can be drawn
 
 
 def parser() -> argparse.ArgumentParser:
@@ -99,9 +101,11 @@ def shape_for(arguments: argparse.Namespace) -> ModelShape:
     if all(size is None for size in sizes):
         shape = read_shape(arguments.model)
     else:
-        if any(size is None or size < 1 for size in sizes):
+        most = (MAX_LAYERS, MAX, MAX, MAX)
+        if any(size is None or not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
             raise UserError(
-                "a shape by flags needs --layers, --heads, --kv-heads and --head-dim, each at least 1"
+                f"a shape by flags needs --layers, 1 to {MAX_LAYERS:,}, and --heads, --kv-heads and --head-dim, "
+                f"each 1 to {MAX:,}"
             )
         if arguments.heads % arguments.kv_heads:
             raise UserError(
@@ -109,8 +113,10 @@ def shape_for(arguments: argparse.Namespace) -> ModelShape:
             )
         shape = ModelShape("MODEL", *sizes[1:], (None,) * sizes[0], None, None, None, None)
     if arguments.weights_gib is not None:
-        if not 0 < arguments.weights_gib * GIB < math.inf:
-            raise UserError(f"--weights-gib must be positive, got {arguments.weights_gib:g}")
+        if not 0 < arguments.weights_gib <= MAX_GIB:
+            raise UserError(
+                f"--weights-gib must be positive and at most {MAX_GIB:,.0f}, got {arguments.weights_gib:g}"
+            )
         shape = replaced(shape, weights_bytes=int(arguments.weights_gib * GIB))
     return shape
 
@@ -179,7 +185,7 @@ def planned(arguments: argparse.Namespace, sizing: Sizing) -> Sizing:
             mean = sum(lengths) / len(lengths)
             sizing = replaced(sizing, mix=RequestMix(len(lengths), mean, max(lengths), fits))
         sizing = replaced(sizing, vllm=vllm_command(sizing, arguments.utilisation))
-    if arguments.device:
+    if arguments.device is not None:
         sizing = replaced(sizing, latency=latencies(sizing, find(arguments.device)))
     return sizing
 
@@ -204,8 +210,8 @@ def latencies(sizing: Sizing, device: Device) -> dict[int, Latency]:
 def main(argv: Sequence[str] | None = None) -> int:
     arguments = parser().parse_args(argv)
     contexts, batches = sorted(set(arguments.context)), sorted(set(arguments.batch))
-    if contexts[0] < 1 or batches[0] < 1:
-        raise UserError("--context and --batch need numbers of at least 1")
+    if min(contexts[0], batches[0]) < 1 or max(contexts[-1], batches[-1]) > MOST:
+        raise UserError(f"--context and --batch need numbers from 1 to {MOST:,}")
     shape = shape_for(arguments)
     kv_name = kv_name_for(arguments.kv_dtype, shape)
     kv = KV_FORMATS[kv_name]

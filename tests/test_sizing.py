@@ -239,6 +239,10 @@ def test_a_text_model_inside_another_is_sized_without_guessing_the_rest() -> Non
         ({"num_key_value_heads": 3}, "cannot share"),
         ({"hidden_size": 66}, "head_dim is needed"),
         ({"model_type": "gemma2", "sliding_window": 8, "sliding_window_pattern": "LLLG"}, "LLLG"),
+        (
+            {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 8, "mlp_only_layers": ["0"]},
+            "a list of layers",
+        ),
     ],
     ids=str,
 )
@@ -361,6 +365,8 @@ def test_the_articles_division() -> None:
         {"gib": -1.0},
         {"gib": float("nan")},
         {"gib": float("inf")},
+        {"gib": 1e300},
+        {"other_gib": 1e300},
         {"other_gib": float("inf")},
         {"utilisation": 0.0},
         {"utilisation": 1.1},
@@ -458,8 +464,9 @@ def test_a_prefix_is_shorter_than_every_request(shared: int) -> None:
 
 def test_lengths_are_read_as_tokens_of_a_request(tmp_path: Path) -> None:
     file = tmp_path / "lengths.csv"
-    file.write_text("# prompt, new\n100, 20\n\n7\n30 5  # chat\n9;1\n", encoding="utf-8")
-    assert list(map(sum, read_requests(file))) == [120, 7, 35, 10]
+    for encoding in ("utf-8", "utf-8-sig"):  # as a table of Windows begins
+        file.write_text("100, 20\n\n7\n30 5  # chat\n9;1\n# prompt, new\n", encoding=encoding)
+        assert list(map(sum, read_requests(file))) == [120, 7, 35, 10]
 
 
 @pytest.mark.parametrize(
@@ -555,6 +562,12 @@ def test_the_command_on_a_shape_in_flags(tmp_path: Path, capsys: pytest.CaptureF
             "9",
         ],
         ["--weights-gib", "-3"],
+        ["--weights-gib", "1e9"],
+        ["--context", "9" * 30],
+        ["--batch", "9" * 30],
+        ["--layers", "9" * 9, "--heads", "1", "--kv-heads", "1", "--head-dim", "1", "--kv-dtype", "fp8"],
+        ["--layers", "1", "--heads", "1", "--kv-heads", "1", "--head-dim", "9" * 30, "--kv-dtype", "fp8"],
+        ["--device", ""],
         ["--lengths", "no-such-file", "--device-gib", "80"],
         ["--shared-prefix", "16"],  # of which plan?
         ["--shared-prefix", "5000", "--device-gib", "80"],

@@ -60,7 +60,7 @@ def prompt_text(given: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        return Path(given[1:]).read_text(encoding="utf-8")
+        return Path(given[1:]).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise UserError(f"--prompt {given}: not a readable text file ({one_line(error)})") from None
 

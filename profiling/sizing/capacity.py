@@ -23,6 +23,7 @@ from profiling.sizing.model_shape import (
 from variants.errors import UserError
 
 GIB = 2**30
+MAX_GIB = 2.0**20  # beyond any device, and a number of bytes that every float holds exactly
 BLOCK_TOKENS = 16  # vLLM's default block size
 
 
@@ -36,10 +37,10 @@ class DeviceMemory:
     other_gib: float = 0.0
 
     def __post_init__(self) -> None:
-        if not (0 < self.gib < math.inf and 0 < self.utilisation <= 1 and 0 <= self.other_gib < math.inf):
+        if not (0 < self.gib <= MAX_GIB and 0 < self.utilisation <= 1 and 0 <= self.other_gib <= MAX_GIB):
             raise UserError(
                 f"cannot plan on {self.gib} GiB used to {self.utilisation} with {self.other_gib} GiB for "
-                "other things: memory must be positive and finite, the share in 0 to 1"
+                f"other things: memory must be positive and at most {MAX_GIB:,.0f} GiB, the share in 0 to 1"
             )
 
     @property
@@ -66,8 +67,8 @@ def plan(
         what = "a model whose layers have windows" if windowed else f"a request of {min(lengths)} tokens"
         raise UserError(f"a shared prefix of {shared_prefix:,} tokens cannot be planned with {what}")
     shared = kv_bytes(shape, shared_prefix // BLOCK_TOKENS * BLOCK_TOKENS, kv)
-    sizes = [kv_bytes(shape, _whole_blocks(n), kv) for n in lengths]
-    request = math.ceil(sum(sizes) / len(sizes)) - shared
+    sizes = {n: kv_bytes(shape, _whole_blocks(n), kv) for n in set(lengths)}
+    request = math.ceil(sum(sizes[n] for n in lengths) / len(lengths)) - shared
     free = memory.usable_bytes - shape.weights_bytes - memory.other_bytes
     limits = (longest_context(shape, max(0, free), kv), shape.max_context)
     return FittingPlan(
@@ -77,7 +78,7 @@ def plan(
         max(0, (free - shared) // request),
         request,
         min((limit for limit in limits if limit is not None), default=None),
-        devices_for(shape, max(sizes), memory),
+        devices_for(shape, max(sizes.values()), memory),
     )
 
 
@@ -103,7 +104,7 @@ def read_requests(path: Path) -> list[tuple[int, ...]]:
     """Tokens of each request in a file: a line each, all of them, or prompt and new ones; `#` starts a
     comment. Raises UserError that names the line."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()  # a table of Windows begins with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"--lengths {path}: not a readable text file ({error})") from None
     requests = []
