@@ -104,8 +104,8 @@ def shape_for(arguments: argparse.Namespace) -> ModelShape:
         most = (MAX_LAYERS, MAX, MAX, MAX)
         if any(size is None or not 1 <= size <= limit for size, limit in zip(sizes, most, strict=True)):
             raise UserError(
-                f"a shape by flags needs --layers, 1 to {MAX_LAYERS:,}, and --heads, --kv-heads and --head-dim, "
-                f"each 1 to {MAX:,}"
+                f"a shape by flags needs --layers, 1 to {MAX_LAYERS:,}, and --heads, --kv-heads and "
+                f"--head-dim, each 1 to {MAX:,}"
             )
         if arguments.heads % arguments.kv_heads:
             raise UserError(

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ from profiling.forecast.job import job_of
 from profiling.results.folder import RunFolder
 from profiling.results.record import AttachRecord, StreamedAnswer
 from profiling.results.streamed import Streamed, token_ms, token_ms_at_most
-from profiling.serving.asking import COMPLETIONS
+from profiling.serving.asking import COMPLETIONS, asker
+from profiling.serving.client import Server
 from profiling.sizing.read_shape import read_shape
 from reports import build
 
@@ -48,9 +50,11 @@ class Script:
     said: bytes = b'{"error": {"message": "no, says the server"}}'
     headers: dict[str, str] = field(default_factory=dict)
     kind: str = "text/event-stream"
+    stream_headers: dict[str, str] = field(default_factory=dict)
     per_chunk: int = 1
     usage: str = "end"
     longest: int = 1 << 30
+    counts: Callable[[int], int] = lambda words: words + AROUND
     lines: Callable[[int], Iterator[bytes]] | None = None
     cut_after: int | None = None  # answers, of which the next is cut off
     on_stop: Callable[[], object] | None = None
@@ -100,14 +104,14 @@ class Handler(BaseHTTPRequestHandler):
         else:
             self._stream(body)
 
-    @staticmethod
-    def _tokens(body: Json) -> int:
+    def _tokens(self, body: Json) -> int:
         text = body["prompt"] if "prompt" in body else body["messages"][0]["content"]
-        return len(text.split()) + AROUND
+        return self.script.counts(len(text.split()))
 
     def _stream(self, body: Json) -> None:
         self.send_response(200)
-        self.send_header("Content-Type", self.script.kind)
+        for name, value in {"Content-Type": self.script.kind, **self.script.stream_headers}.items():
+            self.send_header(name, value)
         self.end_headers()
         for line in (self.script.lines or self._lines(body))(body["max_tokens"]):
             self.wfile.write(line)
@@ -349,6 +353,26 @@ HOSTILE: dict[str, tuple[Script, str]] = {
     "bytes that are no text": (only(b"data: \xff\xfe\n\n"), "cannot be read"),
     "deeply nested": (only(b"data: " + b"[" * 100000 + b"\n\n"), "cannot be read"),
     "control characters": (only(b'data: {"error": "\\u001b[2J"}\n\n'), "is an error"),
+    "an error in one piece": (
+        Script(kind="application/json", lines=lambda _: iter([b'{"error": {"message": "out of memory"}}'])),
+        "it says out of memory",
+    ),
+    "a page in place of events": (only(b"<html>Sign in</html>"), "sends no events; it says <html>Sign in"),
+    "compressed": (
+        Script(headers={"Content-Encoding": "gzip"}),
+        "answers in gzip, which it was not asked for",
+    ),
+    "too many requests": (
+        Script(status=429, headers={"Retry-After": "30"}),
+        "says the server (Retry-After: 30)",
+    ),
+    "a name that is no text": (Script(models={"data": [{"id": "a\ud800"}]}), "lists no model"),
+    "a name that draws": (Script(models={"data": [{"id": "\x1b[2J"}]}), "lists no model"),
+    "a name without end": (Script(models={"data": [{"id": "m" * 100000}]}), "lists no model"),
+    "a chunk of negative length": (
+        Script(lines=lambda _: iter([b"-5\r\n"]), stream_headers={"Transfer-Encoding": "chunked"}),
+        "does not answer as HTTP asks",
+    ),
     "without end": (endless(event({"choices": [{"text": ""}]})), "sends on after"),
     "one line without end": (endless(b"x" * (1 << 20)), "sends more than any answer is long"),
 }
@@ -397,7 +421,37 @@ def test_silence_ends(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
         assert "was silent for 0.2 s" in refusal(url, tmp_path / "runs", capsys, "--timeout", "0.2")
     with serving(endless(b": still here\n\n")) as url:
         assert "sent no text for 0.2 s" in refusal(url, tmp_path / "runs", capsys, "--timeout", "0.2")
+    with serving(endless(b" ")) as url:  # never silent, and no line
+        assert "sent no whole line" in refusal(url, tmp_path / "runs", capsys, "--timeout", "0.2")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("piece", [b"a", b"\r\n\r\nHTTP/1.1 100 Continue"])
+def test_an_answer_that_trickles_ends(
+    piece: bytes, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A byte now and then inside a header, or one 100 Continue after another, is no answer either."""
+    with closing(socket.create_server(("127.0.0.1", 0))) as listening:
+
+        def answer() -> None:
+            connection, _ = listening.accept()
+            with connection, suppress(OSError):
+                connection.sendall(b"HTTP/1.1 100 Continue\r\nX: ")
+                while True:
+                    connection.sendall(piece)
+                    time.sleep(0.02)
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+        assert "sent no whole line" in refusal(url, tmp_path / "runs", capsys, "--timeout", "0.2")
+
+
+def test_a_count_that_cannot_be_makes_no_longer_prompt() -> None:
+    """A server that counts a token for 128 words is not sent 128 words for each token."""
+    script = Script(counts=lambda words: 5 + words // 128)
+    with serving(script) as url:
+        way = asker(Server.at(url, 5, None), "small", Random(0))
+    assert way.per_word is None and way.words(1000) == 1000
 
 
 def test_nobody_there_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -487,6 +541,13 @@ def test_a_key_goes_where_it_is_meant_and_nowhere_else(
     contents = [file.read_bytes() for file in (tmp_path / "runs").rglob("*") if file.is_file()]
     assert len(contents) > 3 and not any(KEY.encode() in content for content in contents)
     assert KEY not in "".join(capsys.readouterr())
+    named = Script(models={"data": [{"id": f"small of {KEY}"}]})
+    escaped = "".join(f"\\u{ord(c):04x}" for c in KEY)
+    split = only(b'data: {"error": "' + KEY[:9].encode() + b"\\u0007" + KEY[9:].encode() + b'"}\n\n')
+    for hostile in (named, only(f'data: {{"error": "{escaped}"}}\n\n'.encode()), split) if name else ():
+        with serving(hostile) as url:
+            error = refusal(url, tmp_path / "none", capsys, *flags)
+        assert KEY not in error and escaped not in error and KEY[9:] not in error
     for status in (401, 500) if name else ():
         with serving(Script(status=status, said=f"Bearer {KEY} is wrong".encode())) as url:
             assert KEY not in refusal(url, tmp_path / "none", capsys, *flags)

@@ -129,6 +129,11 @@ def test_a_prompt_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
             text.prompt_text(f"@{tmp_path / name}")
 
 
+def test_the_mark_that_windows_sets_is_no_part_of_a_prompt(tmp_path: Path) -> None:
+    (tmp_path / "prompt.txt").write_text("Grüße", encoding="utf-8-sig")
+    assert text.prompt_text(f"@{tmp_path / 'prompt.txt'}") == "Grüße"
+
+
 def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model", "tiny", "--prompt-ids", "5,7,9", "--new", "6"]
     out, result = run(flags, tmp_path, capsys)

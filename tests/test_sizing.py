@@ -240,7 +240,12 @@ def test_a_text_model_inside_another_is_sized_without_guessing_the_rest() -> Non
         ({"hidden_size": 66}, "head_dim is needed"),
         ({"model_type": "gemma2", "sliding_window": 8, "sliding_window_pattern": "LLLG"}, "LLLG"),
         (
-            {"model_type": "qwen3_moe", "num_experts": 4, "moe_intermediate_size": 8, "mlp_only_layers": ["0"]},
+            {
+                "model_type": "qwen3_moe",
+                "num_experts": 4,
+                "moe_intermediate_size": 8,
+                "mlp_only_layers": ["0"],
+            },
             "a list of layers",
         ),
     ],

@@ -16,7 +16,7 @@ import msgspec
 from profiling.measure.clock import arrivals
 from profiling.results.record import StreamedAnswer
 from profiling.results.record.part import Count
-from profiling.serving.client import DONE, Refused, Server
+from profiling.serving.client import DONE, Refused, Server, message_of
 from variants.errors import UserError
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -30,6 +30,7 @@ EXTRAS: tuple[dict[str, object], ...] = (
     {},
 )
 FEW, MANY = 16, 144  # words of the two prompts by which tokens per word are found
+PER_WORD = 0.5, 8.0  # tokens that a count may say a word takes: its letters at most
 MOST_PROBES = len(PATHS) * len(EXTRAS) + 1
 # of one length, and one token each in the vocabularies of today
 WORDS = tuple(
@@ -96,7 +97,7 @@ def served(server: Server, wanted: str | None) -> Served:
     owners = {
         row["id"]: row.get("owned_by")
         for row in (rows if isinstance(rows, list) else ())
-        if isinstance(row, dict) and isinstance(row.get("id"), str)
+        if isinstance(row, dict) and server.is_name(row.get("id"))
     }
     if not owners:
         raise UserError(f"{server.url}/v1/models lists no model: it is no OpenAI-compatible server")
@@ -107,7 +108,7 @@ def served(server: Server, wanted: str | None) -> Served:
     if name not in owners:
         raise UserError(f"{server.url} serves no model {name!r}; it serves {names}")
     owner = owners[name]
-    return Served(name, owner if isinstance(owner, str) else None)
+    return Served(name, owner if server.is_name(owner) else None)
 
 
 @dataclass(frozen=True)
@@ -183,15 +184,18 @@ class Asker:
 
     def _chunk(self, event: bytes, number: int) -> Chunk:
         where = f"{self.server.url}{self.path}: chunk {number} of the answer"
-        quote = self.server.quoted(event.decode("utf-8", "replace"))
+
+        def quote() -> str:
+            return self.server.quoted(message_of(event))
+
         try:
             chunk = msgspec.json.decode(event, type=Chunk)
         except (msgspec.DecodeError, RecursionError) as error:
-            raise UserError(f"{where} cannot be read ({error}): {quote}") from None
+            raise UserError(f"{where} cannot be read ({error}): {quote()}") from None
         if chunk.error is not None:
-            raise UserError(f"{where} is an error: {quote}")
+            raise UserError(f"{where} is an error: {quote()}")
         if chunk.choices is None and chunk.usage is None:
-            raise UserError(f"{where} is no part of a completion: {quote}")
+            raise UserError(f"{where} is no part of a completion: {quote()}")
         return chunk
 
 
@@ -202,9 +206,11 @@ def asker(server: Server, model: str, draw: Random) -> Asker:
     """
     plain, few = _accepted(server, model, draw)
     many = plain.ask(MANY, 1, draw)
-    if few.prompt_tokens is None or many.prompt_tokens is None or many.prompt_tokens <= few.prompt_tokens:
+    if few.prompt_tokens is None or many.prompt_tokens is None:
         return plain
     per_word = (many.prompt_tokens - few.prompt_tokens) / (MANY - FEW)
+    if not PER_WORD[0] <= per_word <= PER_WORD[1]:
+        return plain  # it counts something else
     return Asker(server, model, plain.path, plain.extras, per_word, few.prompt_tokens - FEW * per_word)
 
 

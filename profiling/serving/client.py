@@ -7,14 +7,16 @@ key goes to that host only and stands in no message. Whatever the server sends i
 from __future__ import annotations
 
 import http.client
+import io
 import json
 import socket
 import ssl
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any
+from typing import Any, TypeGuard
 from urllib.parse import urlsplit
 
 from variants.errors import UserError
@@ -24,6 +26,8 @@ HEADERS = {"User-Agent": f"{NAME} (experiments.attach)", "Content-Type": "applic
 DONE = b"[DONE]"  # the data of a stream's last event
 LONGEST_LINE, LONGEST_STREAM, LONGEST_BODY = 1 << 20, 1 << 28, 1 << 24  # bytes
 QUOTED = 200  # characters of what a server says
+LONGEST_NAME = 500  # characters
+SECRET = 8  # characters of a key at least: a shorter one is a word that any name may hold
 PORTS = {"http": http.client.HTTP_PORT, "https": http.client.HTTPS_PORT}
 
 
@@ -33,6 +37,40 @@ class Refused(UserError):
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
         self.status = status
+
+
+class _Within(io.RawIOBase):
+    """What a socket receives within its timeout, all together: a byte now and then puts no end off."""
+
+    def __init__(self, raw: io.RawIOBase, sock: socket.socket) -> None:
+        self._raw, self._sock, self._seconds = raw, sock, sock.gettimeout() or 0.0
+        self.renew()
+
+    def renew(self) -> None:
+        self._end = time.monotonic() + self._seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int | None:
+        left = self._end - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        self._sock.settimeout(left)
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
+
+
+class _Response(http.client.HTTPResponse):
+    """An answer whose head and body must come `within` the timeout, or each line that renews it."""
+
+    def __init__(self, sock: socket.socket, *arguments: Any, **named: Any) -> None:
+        super().__init__(sock, *arguments, **named)
+        self.within = _Within(self.fp.detach(), sock)
+        self.fp = io.BufferedReader(self.within)
 
 
 @dataclass(frozen=True)
@@ -108,25 +146,33 @@ class Server:
         data: list[bytes] = []
         with self._in_one_line():
             response = self._asked(connection, "POST", path, body)
+            where = f"{self.url}{path}"
             if response.headers.get_content_type() == "application/json":
+                said = self.quoted(message_of(response.read(LONGEST_LINE)))
                 raise UserError(
-                    f"{self.url}{path} answers in one piece: it does not stream, so nothing is timed"
+                    f"{where} answers in one piece: it does not stream, so nothing is timed; it says {said}"
                 )
-            length = 0
+            length, other, events = 0, b"", False
+            response.within.renew()
             while line := response.readline(LONGEST_LINE + 1):
                 length += len(line)
+                response.within.renew()
                 if len(line) > LONGEST_LINE or length > LONGEST_STREAM:
-                    raise UserError(f"{self.url}{path} sends more than any answer is long; stopped")
+                    raise UserError(f"{where} sends more than any answer is long; stopped")
                 line = line.rstrip(b"\r\n")
                 if line.startswith(b"data:"):
                     data.append(line[5:].removeprefix(b" "))
+                    events = True
                 elif line or not data:
+                    other = other or line
                     yield None
                 else:
                     yield b"\n".join(data)
                     data.clear()
             if data == [DONE]:  # without the empty line that should end it
                 yield DONE
+            if other and not events:
+                raise UserError(f"{where} sends no events; it says {self.quoted(message_of(other))}")
 
     def _asked(
         self,
@@ -134,14 +180,17 @@ class Server:
         method: str,
         path: str,
         body: Mapping[str, object] | None,
-    ) -> http.client.HTTPResponse:
+    ) -> _Response:
         key = {} if self.key is None else {"Authorization": f"Bearer {self.key}"}
         content = None if body is None else json.dumps(body).encode()
         connection.request(method, self.prefix + path, content, {**HEADERS, **key})
         response = connection.getresponse()
+        assert isinstance(response, _Response)
+        where = f"{self.url}{path}"
+        if (packed := response.headers.get("Content-Encoding", "identity")) != "identity":
+            raise UserError(f"{where} answers in {self.quoted(packed)}, which it was not asked for")
         if response.status == HTTPStatus.OK:
             return response
-        where = f"{self.url}{path}"
         if 300 <= response.status < 400:
             to = urlsplit(response.headers.get("Location", "")).netloc.rpartition("@")[2] or "another place"
             raise UserError(
@@ -150,19 +199,29 @@ class Server:
         if response.status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
             needed = "is refused" if self.key else "is needed: --key-env NAME says which variable holds it"
             raise Refused(f"{where} answers {response.status}: a key {needed}", response.status)
-        said = self.quoted(_message(response.read(LONGEST_LINE)))
+        said = self.quoted(message_of(response.read(LONGEST_LINE)))
+        if after := self.quoted(response.headers.get("Retry-After", "")):
+            said = f"{said} (Retry-After: {after})".lstrip()
         raise Refused(f"{where} answers {response.status}{': ' if said else ''}{said}", response.status)
+
+    def is_name(self, value: object) -> TypeGuard[str]:
+        """Whether a record may hold what the server calls something: short text, without the key."""
+        if not isinstance(value, str) or not value.isprintable() or not 0 < len(value) <= LONGEST_NAME:
+            return False
+        return self.key is None or len(self.key) < SECRET or self.key not in value
 
     def quoted(self, text: str) -> str:
         """What the server said, short, on one line, and without the key."""
-        plain = text if self.key is None else text.replace(self.key, "(the key)")
-        words = " ".join("".join(c if c.isprintable() else " " for c in plain).split())
+        plain = "".join(c if c.isprintable() else " " if c.isspace() else "" for c in text)
+        plain = plain if self.key is None else plain.replace(self.key, "(the key)")
+        words = " ".join(plain.split())
         return words if len(words) <= QUOTED else f"{words[:QUOTED]}..."
 
     @contextmanager
     def _connected(self) -> Iterator[http.client.HTTPConnection]:
         kind = http.client.HTTPSConnection if self.scheme == "https" else http.client.HTTPConnection
         connection = kind(self.host, self.port, timeout=self.timeout_s)
+        connection.response_class = _Response
         try:
             with self._in_one_line():
                 connection.connect()
@@ -177,7 +236,8 @@ class Server:
             yield
         except TimeoutError:
             raise UserError(
-                f"{self.url} was silent for {self.timeout_s:g} s; --timeout waits longer"
+                f"{self.url} was silent for {self.timeout_s:g} s, or sent no whole line; "
+                "--timeout waits longer"
             ) from None
         except ConnectionRefusedError:
             raise UserError(f"{self.url} refuses the connection: is the server running there?") from None
@@ -185,13 +245,13 @@ class Server:
             raise UserError(f"{self.url}: no host of this name is known") from None
         except ssl.SSLError as error:
             raise UserError(f"{self.url}: no secure connection ({error.reason or error})") from None
-        except http.client.HTTPException as error:
+        except (http.client.HTTPException, ValueError) as error:  # the latter of a chunk of negative length
             raise UserError(f"{self.url} does not answer as HTTP asks ({type(error).__name__})") from None
         except OSError as error:
             raise UserError(f"{self.url}: the connection broke ({error.strerror or error})") from None
 
 
-def _message(body: bytes) -> str:
+def message_of(body: bytes) -> str:
     """What an error's body says, whichever of the usual forms it has."""
     text = body.decode("utf-8", "replace")
     try:

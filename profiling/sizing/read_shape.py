@@ -159,7 +159,9 @@ def _parameters(config: HfConfig) -> int:
         sparse = experts * mlp(config.whole(family.expert_width)) + experts * (C + family.router_bias)
         every, without = config.whole("decoder_sparse_step", 1), config.get("mlp_only_layers", [])
         if not isinstance(without, list) or not all(isinstance(layer, int) for layer in without):
-            raise UserError(f"{config.where}: mlp_only_layers is {shortened(without)}; a list of layers is needed")
+            raise UserError(
+                f"{config.where}: mlp_only_layers is {shortened(without)}; a list of layers is due"
+            )
         is_sparse = [(layer + 1) % every == 0 and layer not in without for layer in range(layers)]
         mlps = sum(sparse if yes else mlp(dense) for yes in is_sparse)
     else:
