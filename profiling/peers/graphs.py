@@ -146,9 +146,41 @@ def openvino(model: GPT, folder: Path) -> None:
     ports = zip((*converted.inputs, *converted.outputs), ("tokens", *past, "logits", *present), strict=True)
     for port, name in ports:
         port.get_tensor().set_names({name})
+    _gather_rows(converted, past)
     apply_make_stateful_transformation(converted, dict(zip(past, present, strict=True)))
+    _begin_empty(converted, (1, model.config.n_kv_head, 0, model.config.head_dim))
     folder.mkdir()
     ov.save_model(converted, folder / "step.xml", compress_to_fp16=False)
+
+
+def _gather_rows(converted: Any, past: list[str]) -> None:
+    """Rows of the past chosen by an input `beam_idx`, as OpenVINO's own tools export a model.
+
+    By this the CPU plug-in knows attention over a cache that it keeps in place; else each step copies it.
+    """
+    import numpy as np
+    from openvino import opset13 as ops
+
+    beam_idx = ops.parameter([-1], np.int32, name="beam_idx")
+    beam_idx.output(0).get_tensor().set_names({"beam_idx"})
+    converted.add_parameters([beam_idx])
+    for port in map(converted.input, past):
+        readers = port.get_target_inputs()
+        rows = ops.gather(port, beam_idx, ops.constant(0, np.int64))
+        for reader in readers:
+            reader.replace_source_output(rows.output(0))
+    converted.validate_nodes_and_infer_types()
+
+
+def _begin_empty(converted: Any, shape: tuple[int, ...]) -> None:
+    """States of this shape, which holds nothing, after a reset."""
+    import numpy as np
+    from openvino import opset13 as ops
+
+    for state in (op for op in converted.get_ops() if op.get_type_name() == "ReadValue"):
+        zero, wanted = ops.constant(0.0, dtype=np.float32), ops.constant(np.array(shape))
+        state.set_arguments([ops.broadcast(zero, wanted)])
+    converted.validate_nodes_and_infer_types()
 
 
 def openvino_narrow(source: Path, folder: Path, bits: int) -> None:
@@ -206,7 +238,8 @@ class OpenVino(Peer):
     def _run(self, tokens: list[int]) -> int:
         import numpy as np
 
-        return self.chosen(next(iter(self.request.infer({"tokens": np.array([tokens])}).values()))[0])
+        given = {"tokens": np.array([tokens]), "beam_idx": np.zeros(1, np.int32)}
+        return self.chosen(next(iter(self.request.infer(given).values()))[0])
 
     def prefill(self, tokens: list[int]) -> int:
         self.request.reset_state()
