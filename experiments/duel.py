@@ -12,6 +12,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -31,6 +32,7 @@ EXAMPLES = ("../before .", "../before . --variant tape --context 500 --max-time 
 BEFORE, AGAIN, AFTER = "before", "before again", "after"
 CONTESTANT = Path(__file__).parent / "shared" / "contestant.py"
 SECONDS = 60.0
+LONGEST_ANSWER = 1 << 16  # characters
 ASKED = ("variant", "model", "precision", "context", "threads", "seed")
 
 
@@ -63,42 +65,53 @@ class Contestant:
             environment.pop("PYTHONPATH", None)
         else:
             raise UserError(f"{place}: neither a checkout of this project nor an interpreter")
+        self.complaints = tempfile.TemporaryFile()  # noqa: SIM115 - `close` ends it with the process
         self.process = subprocess.Popen(
             [interpreter, "-P", str(CONTESTANT), json.dumps(asked)],
             env=environment,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
+            stderr=self.complaints,
             text=True,
+            errors="replace",
         )
 
     def tokens(self) -> list[int]:
         """The first tokens that it wrote, once it is proven."""
         try:
-            tokens: list[int] = self._answer()["tokens"]
-        except RuntimeError as error:
+            return [int(token) for token in self._answer("tokens")]
+        except (RuntimeError, TypeError, ValueError) as error:
             raise UserError(f"{self.name}: {error}") from None
-        return tokens
 
     def step_ms(self) -> float:
         assert self.process.stdin
         self.process.stdin.write("\n")
         self.process.stdin.flush()
-        return float(self._answer()["ms"])
+        return float(self._answer("ms"))
 
-    def _answer(self) -> dict[str, Any]:
+    def _answer(self, name: str) -> Any:
         assert self.process.stdout
-        line = self.process.stdout.readline()
+        line = self.process.stdout.readline(LONGEST_ANSWER)
         if not line:
-            raise RuntimeError(f"its process ended with status {self.process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        if "failed" in answer:
-            raise RuntimeError(str(answer["failed"]))
-        return answer
+            raise RuntimeError(f"its process ended with status {self.process.wait()}{self._last_words()}")
+        try:
+            answer: dict[str, Any] = json.loads(line)
+            if "failed" in answer:
+                raise RuntimeError(str(answer["failed"]))
+            return answer[name]
+        except (ValueError, KeyError, TypeError):
+            raise RuntimeError(f"it says {line.strip()[:60]!r}: is it a Python with this project?") from None
+
+    def _last_words(self) -> str:
+        """What a process that ended said last: of a traceback the error."""
+        self.complaints.seek(0)
+        lines = self.complaints.read().decode("utf-8", "replace").strip().splitlines()
+        return f" ({lines[-1]})" if lines else ""
 
     def close(self) -> None:
         self.process.kill()
         self.process.communicate()
+        self.complaints.close()
 
 
 def main(argv: Sequence[str] | None = None) -> int:

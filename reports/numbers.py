@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from profiling.results.stats import Interval
@@ -13,8 +14,8 @@ def number(value: float | None, digits: int = 3) -> str:
     """`digits` significant digits, never an exponent: '43.7', '0.0321', '1336'."""
     if value is None:
         return UNKNOWN
-    if value == 0:
-        return "0"
+    if value == 0 or not math.isfinite(value):  # the end of an interval that two values leave open
+        return f"{value:g}"
     magnitude = len(str(int(abs(value)))) if abs(value) >= 1 else _leading_zeros(abs(value))
     return f"{value:,.{max(0, digits - magnitude)}f}".replace(",", "")
 
@@ -28,7 +29,7 @@ def interval(value: Interval | None, digits: int = 3) -> str:
     """'1.02 [0.99, 1.05]': mean and 95 % confidence interval, all with the decimals of the widest."""
     if value is None:
         return UNKNOWN
-    largest = max(abs(x) for x in value)
+    largest = max((abs(x) for x in value if math.isfinite(x)), default=0.0)
     decimals = len(number(largest, digits).partition(".")[2])
     low, mid, high = (f"{x:.{decimals}f}" for x in value)
     return f"{mid} [{low}, {high}]"

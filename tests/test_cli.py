@@ -30,6 +30,7 @@ from variants import version
 from variants.command import Parser
 from variants.config import PRESETS
 from variants.decoder import Decoder
+from variants.errors import UserError, one_line
 from variants.known_configs import KNOWN_CONFIGS
 from variants.ladder import ladder
 from variants.model import empty_model, random_model
@@ -146,6 +147,25 @@ def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str])
         cli.run(main, [])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "error: runs/run.json: No space left on device\n"
+
+
+def test_no_message_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:
+    """Names in a record or a model are somebody else's text."""
+
+    def main(argv: object) -> int:
+        raise UserError("no variant \x1b[2J\x9b31m\x07 there")
+
+    with pytest.raises(SystemExit, match="2"):
+        cli.run(main, [])
+    assert capsys.readouterr().err[:-1].isprintable()
+
+
+def test_an_error_that_cannot_say_itself_is_named() -> None:
+    class Mute(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    assert one_line(Mute()) == "Mute: no message"
 
 
 def test_a_shape_beyond_memory_is_refused_before_it_is_asked_for(tmp_path: Path, capsys: Any) -> None:

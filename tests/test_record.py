@@ -208,6 +208,14 @@ def test_a_foreign_or_broken_record_is_refused_in_one_line(tmp_path: Path, conte
     assert len(str(refused.value).splitlines()) == 1 and len(str(refused.value)) < 300 + len(str(tmp_path))
 
 
+def test_what_cannot_be_written_is_named_as_it_was_given(tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "none" / "rows.csv"):  # a folder, and one that is not there
+        with pytest.raises(OSError) as refused:
+            write_atomically(path, b"x")
+        assert refused.value.filename == str(path)
+    assert not any(tmp_path.iterdir()) and not list(tmp_path.parent.glob("*.part"))
+
+
 def places(raw: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """Every place in a record."""
     inner = raw.items() if isinstance(raw, dict) else enumerate(raw) if isinstance(raw, list) else ()

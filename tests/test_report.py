@@ -230,3 +230,6 @@ def test_numbers_keep_their_digits(value: float, digits: int) -> None:
 def test_interval_shares_its_decimals() -> None:
     assert interval(Interval(0.88562, 0.99224, 1.1117)) == "0.99 [0.89, 1.11]"
     assert number(None) == interval(None) == "unknown" and number(0.0) == "0"
+    assert (
+        number(float("inf")) == "inf" and interval(Interval(0.0, 2.345, float("inf"))) == "2.35 [0.00, inf]"
+    )

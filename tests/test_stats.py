@@ -101,6 +101,8 @@ def test_a_constant_ratio_is_found_exactly_whatever_the_drift(drift: list[float]
 
 def test_one_round_has_no_interval() -> None:
     assert robust_interval([1.0]) is None and ratio_interval([1.0], [2.0]) is None
+    far = ratio_interval([1e-40, 1e40], [1.0, 1.0])  # two values leave its end open
+    assert far is not None and far.low == 0.0 and far.high == float("inf")
 
 
 def test_intercept_and_slope_of_each_round() -> None:

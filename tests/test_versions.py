@@ -82,6 +82,8 @@ def test_without_blocks_nothing_is_known() -> None:
         ((".", "nowhere"), [], "nowhere: neither a checkout of this project nor an interpreter"),
         ((".", "."), ["--variant", "fastest"], "before: KeyError: 'fastest'"),
         ((".", "."), ["--context", "60"], "--context must be from 1 to 48"),
+        (("/bin/echo", "."), [], "before: it says '-P "),
+        (("/bin/false", "."), [], "before: its process ended with status 1"),
     ],
 )
 def test_bad_input_is_one_line(
@@ -94,3 +96,13 @@ def test_bad_input_is_one_line(
     assert stopped.value.code == 2 and error.startswith("error: ") and error.count("\n") == 1
     assert said in error
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_checkout_that_cannot_be_imported_says_why(tmp_path: Path, capsys: Any) -> None:
+    (tmp_path / "variants").mkdir()
+    (tmp_path / "variants" / "__init__.py").write_text("")
+    (tmp_path / "variants" / "command.py").write_text("def run(:\n")
+    with pytest.raises(SystemExit, match="2"):
+        cli.run(duel.main, [str(tmp_path), str(ROOT), *FLAGS, "--out", str(tmp_path / "runs")])
+    error = capsys.readouterr().err
+    assert "before: its process ended with status 1 (SyntaxError: " in error and error.count("\n") == 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, NoReturn
 
 from variants import interrupted
-from variants.errors import UserError
+from variants.errors import UserError, printable
 from variants.version import version
 
 
@@ -86,7 +86,7 @@ def refusal(error: Exception) -> str:
     message = str(error)
     if isinstance(error, OSError) and error.strerror is not None:
         message = f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    line = " ".join(message.splitlines())
+    line = printable(" ".join(message.splitlines()))
     return (
         f"error: {line if len(line) <= LONGEST else f'{line[: LONGEST // 2]} ... {line[-LONGEST // 2 :]}'}\n"
     )

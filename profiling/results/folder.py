@@ -14,6 +14,7 @@ import re
 import secrets
 import shlex
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import BinaryIO, Generic, TypeVar
@@ -133,11 +134,15 @@ def record_in(file: Path, kind: type[R]) -> R:
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """Either the old file or the whole new one is there, never a half."""
+    """Either the old file or the whole new one is there, never a half. Raises OSError that names `path`."""
     part = part_of(path)
     try:
         part.write_bytes(content)
         part.replace(path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise OSError(error.errno, error.strerror, str(path)) from error
     except BaseException:
         part.unlink(missing_ok=True)
         raise

@@ -89,7 +89,8 @@ def robust_interval(values: Values) -> Interval | None:
 def ratio_interval(numerator: Values, denominator: Values) -> Interval | None:
     """Typical ratio within a round (estimated of its logarithm) with its interval."""
     logs = robust_interval(np.log(np.asarray(numerator) / np.asarray(denominator)))
-    return None if logs is None else Interval(*(float(np.exp(x)) for x in logs))
+    with np.errstate(over="ignore"):  # two values far apart leave its end open: infinity
+        return None if logs is None else Interval(*(float(np.exp(x)) for x in logs))
 
 
 def independent_ratio(after: Values, before: Values, confidence: float = CONFIDENCE) -> Interval | None:
