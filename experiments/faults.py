@@ -6,7 +6,7 @@ is wrong, and a check of cached against naive catches them.
 Each known bug is injected into a working variant. Right and broken text stand side by side, every check of
 the gate is run on the broken decoder, and a bug that no check catches is a hole: the claim fails. Random
 models get blocks at the scale 1/sqrt(width), so that their text depends on what the cache holds. A model with
-a tokenizer.json writes words.
+a tokenizer.json writes words: `--model shakespeare`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from variants.config import PRESETS
 from variants.errors import UserError
 from variants.hub import folder_of
 
-EXAMPLES = ("", "--quick", "--model runs/gpt2-weights --fault 'mask off'")
+EXAMPLES = ("", "--quick", "--model shakespeare --fault 'mask off'")
+CAPACITY, TEXT_CAPACITY = 64, 128  # enough for every check, and for words; more would only cost time
 MIN_CONTEXT = 40  # tokens that the conversation and the gate's checks need
 STEPS, QUICK_STEPS = 48, 24  # greedy tokens
 WINDOW, LETTERS = 6, 28  # tokens and letters shown around the first difference
@@ -53,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     from experiments.shared.measured import model_on_device
     from experiments.shared.progress import ProgressLine
     from profiling.gate import Gate
-    from profiling.gate.examine import capacity, examine
+    from profiling.gate.examine import examine
     from profiling.gate.faults import FAULTS
     from profiling.measure.environment import environment
     from profiling.results.folder import RunFolder
@@ -69,7 +70,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     tokenizer = load_tokenizer(folder_of(arguments.model))
     text = torch.tensor(encoded(tokenizer, TEXT)) if tokenizer else None
     steps = arguments.steps or (QUICK_STEPS if arguments.quick else STEPS)
-    common = {"capacity": capacity(model), "steps": steps, "seed": arguments.seed}
+    capacity = min(model.config.n_ctx, CAPACITY if text is None else TEXT_CAPACITY)
+    common = {"capacity": capacity, "steps": steps, "seed": arguments.seed}
     gates = {
         batch: Gate(model, arguments.precision, batch=batch, **common)
         for batch in {fault.batch for fault in chosen}

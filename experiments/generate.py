@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 EXAMPLES = (
     "",
     "--prompt-ids 1,2,3 --new 20 --temperature 0.8 --top-k 50 --seed 7",
+    "--model shakespeare --prompt 'Ham.' --temperature 0,0.5,1,1.5",
     "--model FOLDER --prompt 'Hello' --new 60 --top-p 0.95 --temperature 1",
 )
 NEW, QUICK_NEW, RANDOM_PROMPT = 64, 16, 10

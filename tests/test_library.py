@@ -118,6 +118,7 @@ RUNS = {
     "study_a_step": (["tiny", "6"], "times its memory floor"),
     "explain_a_trace": ([str(TRACE)], "us per step"),
     "own_decoder": (["tiny"], "Lists is proven"),
+    "train_bytes": (["model", str(ROOT / "README.md"), "--steps", "1"], "1 of 1 steps"),
 }
 
 

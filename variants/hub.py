@@ -1,4 +1,5 @@
-"""Which folder holds the model `hub:ORG/NAME[@REVISION]`? Fetched by huggingface_hub, or found in its cache.
+"""Which folder holds a model by name: one that comes along (`TRAINED`), or `hub:ORG/NAME[@REVISION]`, fetched
+by huggingface_hub or found in its cache.
 
 No torch here. Configuration, tokenizer and safetensors alone are fetched: nothing among them is code.
 """
@@ -12,6 +13,7 @@ from typing import Any
 from variants.errors import UserError, one_line
 
 PREFIX = "hub:"
+TRAINED = ("shakespeare",)  # in trained/, each with a README.md that says from what
 SETTINGS = ["config.json", "generation_config.json", "tokenizer.json", "*.safetensors.index.json"]
 WEIGHTS = ["*.safetensors"]
 _COMMIT = re.compile(r"[0-9a-f]{40}")
@@ -31,7 +33,9 @@ def fetched(name: str, weights: bool = True) -> str:
 
 
 def folder_of(name: str) -> Path:
-    """Where the files of a name that was `fetched` lie; another name is that of the folder itself."""
+    """Where the files of a name that was `fetched` lie; an unknown name is that of the folder itself."""
+    if name in TRAINED:
+        return Path(__file__).parent / "trained" / name
     if not name.startswith(PREFIX):
         return Path(name)
     return _snapshot(name, allow_patterns=SETTINGS, local_files_only=True)

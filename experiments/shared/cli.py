@@ -22,6 +22,7 @@ from profiling.results.record import Workload
 from variants import command
 from variants.config import PRESETS
 from variants.errors import UserError
+from variants.hub import TRAINED
 from variants.known_configs import KNOWN_CONFIGS, SHAPE
 from variants.option import declared
 from variants.slots.precision import PrecisionOption
@@ -114,7 +115,8 @@ def _add_model(parser: argparse.ArgumentParser) -> None:
     model.add_argument(
         "--model",
         default="gpt2",
-        help=f"{', '.join(PRESETS)}, a folder in the Hugging Face layout, or hub:ORG/NAME[@REVISION]",
+        help=f"{', '.join([*PRESETS, *TRAINED])}, a folder in the Hugging Face layout, or "
+        "hub:ORG/NAME[@REVISION]",
     )
     model.add_argument(
         "--shape",

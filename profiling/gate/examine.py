@@ -15,12 +15,7 @@ from variants.errors import UserError
 from variants.ladder import ladder
 from variants.model import GPT
 
-USED, HELD = 24, 21  # tokens that a session takes, and the most that it holds, in its shortest form
-
-
-def capacity(model: GPT) -> int:
-    """Enough for every check; a full context of a large model would only cost time."""
-    return min(model.config.n_ctx, 64)
+USED, HELD = 24, 34  # tokens of a session, and the most that it may hold, in its shortest form
 
 
 def examine(
@@ -28,18 +23,17 @@ def examine(
 ) -> Finding:
     """Text of the right and the broken decoder, and every check of the gate on fresh broken ones.
 
-    `text` int64 [n], of at least 24 tokens: what the sessions are about, as long as it and the capacity
-    permit; without it 24 random tokens of `seed`.
+    The decoders have the gate's capacity. `text` int64 [n], of at least 24 tokens: what the sessions are
+    about, as long as it and the capacity permit; without it 24 random tokens of `seed`.
     """
     tokens = random_stream(model.config.vocab_size, fault.batch, USED, seed + 11)
     if text is not None:
-        times = min(len(text) // USED, capacity(model) // HELD)
+        times = min(len(text) // USED, (gate.capacity or model.config.n_ctx) // HELD)
         tokens = text[: times * USED].repeat(fault.batch, 1)
 
     def build(broken: bool) -> Decoder:
-        decoder = Decoder.of(
-            ladder(precision)[fault.variant], model, batch=fault.batch, capacity=capacity(model)
-        )
+        rung = ladder(precision)[fault.variant]
+        decoder = Decoder.of(rung, model, batch=fault.batch, capacity=gate.capacity)
         if broken:
             fault.inject(decoder)
         return decoder

@@ -109,8 +109,8 @@ class Wanted:
         folder = hub.folder_of(self.name)
         if not folder.is_dir():
             raise UserError(
-                f"--model {self.name}: neither a folder nor one of {', '.join(PRESETS)}; a model of the hub "
-                "is hub:ORG/NAME; for a shape with seeded weights use --shape"
+                f"--model {self.name}: neither a folder nor one of {', '.join([*PRESETS, *hub.TRAINED])}; a "
+                "model of the hub is hub:ORG/NAME; for a shape with seeded weights use --shape"
             )
         return folder
 

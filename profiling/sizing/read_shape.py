@@ -38,7 +38,7 @@ def read_shape(model: str) -> ModelShape:
     path = hub.folder_of(hub.fetched(model, weights=False))
     file = path / "config.json" if path.is_dir() else path
     if not file.exists():
-        names = ", ".join([*PRESETS, *KNOWN_CONFIGS])
+        names = ", ".join([*PRESETS, *hub.TRAINED, *KNOWN_CONFIGS])
         raise UserError(f"no model {model!r}: give a config.json, a folder with one, or one of {names}")
     config = read_json(file)
     stored = _stored_weights_bytes(file.parent) if path.is_dir() else None
