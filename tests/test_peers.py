@@ -6,7 +6,9 @@ import contextlib
 import dataclasses
 import io
 import json
+import os
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -171,6 +173,15 @@ def test_openvino_multiplies_by_the_stored_weights(
     torch.testing.assert_close(torch.from_numpy(got), expected.detach(), rtol=1e-4, atol=1e-5)
 
 
+def test_openvino_keeps_its_cache_in_place(tmp_path: Path) -> None:
+    """Attention over states is one operation; without it keys and values are concatenated in each step."""
+    pytest.importorskip("openvino")
+    peer = graphs.OpenVino(random_model(SMALL, 1), task(tmp_path), "f32")
+    running = peer.request.get_compiled_model().get_runtime_model().get_ops()
+    kinds = {str(op.get_rt_info()["layerType"].value) for op in running}
+    assert "ScaledDotProductAttention" in kinds and "Concatenation" not in kinds
+
+
 def task(folder: Path, config: GPTConfig = SMALL) -> Task:
     return Task(config, weights=folder / "none", folder=folder, threads=1, capacity=config.n_ctx)
 
@@ -229,6 +240,13 @@ def test_a_process_says_what_went_wrong_and_goes_on(worker: Worker) -> None:
     with pytest.raises(RuntimeError, match="do not fit"):
         worker.timed(torch.ones(1, 65, dtype=torch.int64), warm_up=0, steps=1)
     assert len(worker.timed(torch.tensor([[5]]), warm_up=0, steps=1).tokens) == 2
+
+
+def test_ctrl_c_is_the_parents(worker: Worker) -> None:
+    """It reaches every process of a terminal, and this one would die with a traceback."""
+    assert worker.process.pid is not None
+    os.kill(worker.process.pid, signal.SIGINT)
+    assert worker.timed(torch.tensor([[5]]), warm_up=0, steps=1).tokens
 
 
 def test_a_process_ends_with_its_worker(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 import warnings
 import weakref
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -92,7 +94,8 @@ class Worker:
         context = multiprocessing.get_context("spawn")
         self.connection, child = context.Pipe()
         self.process = context.Process(target=_serve, args=(child, task, engine), daemon=True)
-        self.process.start()
+        with _deaf_to_ctrl_c():
+            self.process.start()
         child.close()
         self.close = weakref.finalize(self, _end, self.connection, self.process)
         self._answer(BUILD_SECONDS)
@@ -156,6 +159,19 @@ def _row(tokens: Tensor) -> tuple[int, ...]:
     return tuple(tokens[0].tolist())
 
 
+@contextmanager
+def _deaf_to_ctrl_c() -> Iterator[None]:
+    """What starts here ignores Ctrl-C, which reaches every process of a terminal: its parent ends it."""
+    if threading.current_thread() is not threading.main_thread():  # signals are the main thread's
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _end(connection: Connection, process: BaseProcess) -> None:
     connection.close()
     process.join(5)
@@ -165,7 +181,6 @@ def _end(connection: Connection, process: BaseProcess) -> None:
 
 def _serve(connection: Connection, task: Task, engine: Engine) -> None:
     """The child: build the engine, then answer until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process; the parent ends this one
     os.environ |= QUIET  # before anything reads it
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
