@@ -81,8 +81,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def measure(runner: Runner[BatchRecord]) -> None:
         from profiling.measure.proving import add_batches
+        from profiling.measure.visits import Prefills
 
-        runner.time_prefills(prompts, workload.rounds)
+        into = runner.record.prefills
+        visits = [Prefills(case, runner.clock, prompts, into) for case in runner.once()]
+        runner.time("prefill", visits, workload.rounds)
         (case, *_) = runner.cases
         slots = next(
             n for n in case.decoder.buckets if n >= min(model.config.n_ctx, context + workload.tokens_after)

@@ -22,7 +22,7 @@ from msgspec.structs import asdict, astuple
 
 from experiments.shared import cli
 from experiments.shared.measured import chosen_variants, model_on_device
-from experiments.shared.text import Pieces, encoded, ends_of_text, load_tokenizer, prompt_text
+from experiments.shared.text import Pieces, add_prompt, ends_of_text, load_tokenizer, prompt_ids
 from profiling.results.record import BUCKETS
 from profiling.results.record.page import Bullets, Code, Section, Sentence
 from variants.config import GPTConfig
@@ -44,20 +44,14 @@ EXAMPLES = (
     "--model shakespeare --prompt 'Ham.' --temperature 0,0.5,1,1.5",
     "--model FOLDER --prompt 'Hello' --new 60 --top-p 0.95 --temperature 1",
 )
-NEW, QUICK_NEW, RANDOM_PROMPT = 64, 16, 10
+NEW, QUICK_NEW = 64, 16
 PROVEN_STEPS, SMALLEST = 4, 32  # tokens that the proof takes, and the capacity that it needs
 
 
 def parser() -> argparse.ArgumentParser:
     parser = cli.common_parser("experiments.generate", __doc__ or "", EXAMPLES, used=())
     add = parser.add_argument
-    prompt = parser.add_mutually_exclusive_group()
-    prompt.add_argument(
-        "--prompt", metavar="TEXT|@FILE", help="a text, or the file that holds it; needs a tokenizer"
-    )
-    prompt.add_argument(
-        "--prompt-ids", type=cli.integers, metavar="ID,ID", help="token ids (default: 10 random)"
-    )
+    add_prompt(parser)
     add("--new", type=int, help=f"tokens to write (default {NEW}, with --quick {QUICK_NEW})")
     add("--variant", default="sdpa", metavar="NAME", help="the rung that writes")
     add(
@@ -162,27 +156,6 @@ def _new(arguments: argparse.Namespace) -> int:
     if new < 1:
         raise UserError(f"--new must be at least 1, got {new}")
     return int(new)
-
-
-def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPTConfig) -> list[int]:
-    """Token ids of the prompt. Raises UserError for one that the model cannot take."""
-    if arguments.prompt is not None:
-        if tokenizer is None:
-            raise UserError("--prompt needs a tokenizer.json in the folder of --model; give --prompt-ids")
-        ids = encoded(tokenizer, prompt_text(arguments.prompt))
-    elif arguments.prompt_ids is not None:
-        ids = list(arguments.prompt_ids)
-    else:
-        from profiling.gate.oracle import random_stream
-
-        length = min(RANDOM_PROMPT, config.n_ctx // 2)
-        ids = random_stream(config.vocab_size, 1, length, arguments.seed)[0].tolist()
-    if not 1 <= len(ids) <= config.n_ctx:
-        raise UserError(f"the prompt has {len(ids)} tokens; this model takes 1 to {config.n_ctx}")
-    beyond = [i for i in ids if not 0 <= i < config.vocab_size]
-    if beyond:
-        raise UserError(f"token {beyond[0]} is outside this model's vocabulary, 0 to {config.vocab_size - 1}")
-    return ids
 
 
 def warm_decoder(variant: Variant, model: GPT, slots: int) -> Decoder:

@@ -74,12 +74,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         watched = [case for case in runner.cases if case.name in ("naive", BASELINE)]
         counted = {case.name: _watched_loop(case.decoder, runner, prompt, new[0]) for case in watched}
         runner.run.update(counted=counted, new=new)
-        runner.time_generations(prompt, new[-1], workload.rounds)
+        _time(runner, prompt, new[-1], workload.rounds)
         if whole:
-            runner.time_generations(WHOLE_PROMPT, whole, 1)
+            _time(runner, WHOLE_PROMPT, whole, 1)
 
     runner = proven_runner(arguments, ThroughputRecord, model, workload, variants, measure)
     return conclude(arguments, __doc__ or "", runner.run, outcome(Loops(runner.record, config), whole))
+
+
+def _time(runner: Runner[ThroughputRecord], prompt: int, new: int, rounds: int) -> None:
+    from profiling.measure.visits import Generation
+
+    fields = runner.clock, prompt, new, runner.record.generations
+    runner.time(f"generate {new} tokens", [Generation(case, *fields) for case in runner.once()], rounds)
 
 
 def _prompt(arguments: argparse.Namespace) -> int:

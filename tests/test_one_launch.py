@@ -109,10 +109,12 @@ def test_threads_do_not_change_a_bit(rung: str, threads: int, odd: GPT) -> None:
     seen = []
     for count in (1, threads):
         torch.set_num_threads(1)
-        decoder.prefill(tokens[:, : n - 12])  # by the modules, which are not what is tested
+        decoder.prefill(tokens[:, : n - 12])
         torch.set_num_threads(count)
         seen.append(torch.stack([decoder.step(token) for token in tokens[:, n - 12 :].split(1, dim=1)]))
-    assert seen[0].equal(seen[1])
+        decoder.rewind(n - 12)
+        seen.append(decoder.extend(tokens[:, n - 12 :]).movedim(1, 0))
+    assert all(one.equal(seen[0]) for one in seen)
 
 
 @pytest.mark.parametrize("rung", RUNGS)
@@ -131,6 +133,42 @@ def test_batch_rows_equal_solo_rows(rung: str, batch: int, odd: GPT) -> None:
 
 
 @pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("start", [0, 5, 254])
+@pytest.mark.parametrize("size", [2, 9])
+def test_several_tokens_at_once_equal_single_steps(rung: str, start: int, size: int, odd: GPT) -> None:
+    """Bit for bit, logits and cache, also over a chunk's end and behind a draft that was rejected."""
+    start = min(start, odd.config.n_ctx - size)
+    tokens, draft = stream(odd, 2, start + size), stream(odd, 2, odd.config.n_ctx)[:, :size]
+    decoder = Decoder.of(ladder()[rung], odd, batch=2)
+    decoder.extend(tokens[:, :start]) if start else decoder.reset()
+
+    def held() -> list[Tensor]:
+        layers = (decoder.cache.contents(layer, start + size) for layer in range(odd.config.n_layer))
+        return [part.clone() for pair in layers for part in pair]
+
+    single = torch.stack([decoder.step(token) for token in tokens[:, start:].split(1, dim=1)], dim=1)
+    cache, fed_back = held(), decoder.token.clone()
+    decoder.rewind(start)
+    decoder.extend(draft)
+    decoder.rewind(start)
+    assert decoder.extend(tokens[:, start:]).equal(single)
+    assert all(map(torch.equal, held(), cache))
+    assert decoder.token.equal(fed_back) and decoder.cache.held() == start + size
+
+
+@settings(max_examples=15)
+@given(cuts=st.lists(st.integers(1, 47), max_size=4), threads=st.integers(1, 3))
+def test_however_a_text_is_cut_its_logits_are_the_same(tiny: GPT, cuts: list[int], threads: int) -> None:
+    """Of weights that no library multiplies fast, in as many passes as so many rows take."""
+    torch.set_num_threads(threads)
+    decoder, tokens = Decoder.of(ladder()["onelaunch-int8"], tiny, batch=3), stream(tiny, 3, 48)
+    pieces = [decoder.extend(piece) for piece in tokens.tensor_split(sorted(set(cuts)), dim=1)]
+    decoder.reset()
+    assert torch.cat(pieces, dim=1).equal(decoder.extend(tokens))
+    assert decoder.prefill(tokens).equal(pieces[-1][:, -1])
+
+
+@pytest.mark.parametrize("rung", RUNGS)
 def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
     decoder = Decoder.of(ladder()[rung], tiny, capacity=16)
     decoder.prefill(stream(tiny, 1, 15))
@@ -138,9 +176,11 @@ def test_refuses_before_it_writes(rung: str, tiny: GPT) -> None:
     before = [t.clone() for t in cache.buffers()]
     with pytest.raises(IndexError, match="token 101 is outside the vocabulary of 101"):
         backend.step(torch.full((1, 1), 101))
+    with pytest.raises(IndexError, match="token -1 is outside the vocabulary of 101"):
+        backend.extend(torch.tensor([[-1]]), every=True)
     assert all(a.equal(b) for a, b in zip(before, cache.buffers(), strict=True))
     decoder.step(torch.zeros(1, 1, dtype=torch.int64))
-    with pytest.raises(RuntimeError, match="no room for a token after 16 in a cache of 16 slots"):
+    with pytest.raises(RuntimeError, match="no room for 1 more after 16 in a cache of 16 slots"):
         backend.step(torch.zeros(1, 1, dtype=torch.int64))
     with pytest.raises(UserError, match="capacity of 16"):
         decoder.step(torch.zeros(1, 1, dtype=torch.int64))

@@ -33,7 +33,16 @@ from variants.spec import Variant
 EXAMPLE = ROOT / "examples" / "plugin"
 LISTS = f"{EXAMPLE / 'lists.py'}:Lists"
 UNSEEN = {"weights", "unused slots"}  # what nobody sees from outside
-BARE = UNSEEN | {"chunks", "rewind", "interleaved", "capacity", "every slot", "numerics", "long run"}
+BARE = UNSEEN | {
+    "chunks",
+    "rewind",
+    "drafts",
+    "interleaved",
+    "capacity",
+    "every slot",
+    "numerics",
+    "long run",
+}
 
 
 def lists() -> Any:

@@ -221,7 +221,9 @@ class Decoder:
         if self.variant.fixed_shape:
             self.cache.slots = self.bucket(self.length + tokens.size(1) - 1)
         self.cache.reserve(self.length, tokens.size(1))
-        logits = self.modules.forward(tokens, every)
+        logits = self.backend.extend(tokens, every)
+        if logits is None:
+            logits = self.modules.forward(tokens, every)
         self.length += tokens.size(1)
         return logits
 

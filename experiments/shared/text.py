@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from reprlib import repr as shortened
 from typing import Any
 
+from experiments.shared.cli import integers
+from variants.config import GPTConfig
 from variants.errors import UserError, one_line
 from variants.hf_config import read_json
 
 END_OF_TEXT = "<|endoftext|>"
+RANDOM_PROMPT = 10  # tokens
 UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that do not end a character yet
 
 
@@ -63,6 +67,36 @@ def prompt_text(given: str) -> str:
         return Path(given[1:]).read_text(encoding="utf-8-sig")
     except (OSError, ValueError) as error:
         raise UserError(f"--prompt {given}: not a readable text file ({one_line(error)})") from None
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """The flags from which `prompt_ids` takes the prompt."""
+    prompt = parser.add_mutually_exclusive_group()
+    prompt.add_argument(
+        "--prompt", metavar="TEXT|@FILE", help="a text, or the file that holds it; needs a tokenizer"
+    )
+    prompt.add_argument("--prompt-ids", type=integers, metavar="ID,ID", help="token ids (default: 10 random)")
+
+
+def prompt_ids(arguments: argparse.Namespace, tokenizer: Any | None, config: GPTConfig) -> list[int]:
+    """Token ids of the prompt. Raises UserError for one that the model cannot take."""
+    if arguments.prompt is not None:
+        if tokenizer is None:
+            raise UserError("--prompt needs a tokenizer.json in the folder of --model; give --prompt-ids")
+        ids = encoded(tokenizer, prompt_text(arguments.prompt))
+    elif arguments.prompt_ids is not None:
+        ids = list(arguments.prompt_ids)
+    else:
+        from profiling.gate.oracle import random_stream
+
+        length = min(RANDOM_PROMPT, config.n_ctx // 2)
+        ids = random_stream(config.vocab_size, 1, length, arguments.seed)[0].tolist()
+    if not 1 <= len(ids) <= config.n_ctx:
+        raise UserError(f"the prompt has {len(ids)} tokens; this model takes 1 to {config.n_ctx}")
+    beyond = [i for i in ids if not 0 <= i < config.vocab_size]
+    if beyond:
+        raise UserError(f"token {beyond[0]} is outside this model's vocabulary, 0 to {config.vocab_size - 1}")
+    return ids
 
 
 class Pieces:

@@ -10,25 +10,21 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn import functional as F
+from torch import Tensor
 
 from profiling.gate.every_slot import NAME as EVERY_SLOT
-from profiling.gate.evidence import Evidence, Mismatch
+from profiling.gate.evidence import Evidence, Mismatch, why_other_weights
 from profiling.gate.oracle import greedy_agreement
 from profiling.gate.stress import LARGE_MEANS
 from profiling.gate.trial import FORCED, FREE, Trial
 from variants.errors import UserError
 from variants.slots.cache import Preallocated
-from variants.slots.quantised import GROUP, Int4Linear, Int8Linear
 
+DRAFTS = (2, 4, 8, 16)  # tokens that are proposed and rejected, and then those that come instead
 CHUNKS = (1, 2, 3, 7, 8, 13, 130)  # sizes of `extend`: around 8, and longer than a bucket of 128
 # Finite, since a masked NaN times 0 is still NaN. Under one of the signs every key outshines all others.
 POISONS = (1e4, -1e4)
 LONG_RUN, ROUND = 1000, 8  # steps in all, and between two rewinds
-WEIGHT_STEPS = {Int8Linear: 127, Int4Linear: 7}  # from 0 to the largest weight that shares a scale
-# A step is a float32 number and so is the weight over it: both round, of 127 steps by two units each.
-HALF_A_STEP = 0.5 + 4 * 127 * 2.0**-24
 Parts = list[Evidence]
 Check = Callable[[Trial], Parts]
 
@@ -41,39 +37,9 @@ def weights(trial: Trial) -> Parts:
     trial.needs("weights to look at")
     for name, stored in trial.decoder.model.named_modules():
         root = trial.root.get_submodule(name)
-        if stored is not root and (wrong := _why_not_stored(root, stored)):
+        if stored is not root and (wrong := why_other_weights(root, stored)):
             raise Mismatch(f"{name or 'model'}: {wrong}")
     return []
-
-
-def _why_not_stored(root: nn.Module, stored: nn.Module) -> str | None:
-    """None where `stored` holds the weights of `root` (submodules aside), else what is wrong.
-
-    Quantised: |w - dequantised| <= half a step, with the step that the weights themselves ask for.
-    """
-    if isinstance(stored, Int8Linear | Int4Linear):
-        weight = root.weight
-        assert isinstance(weight, Tensor)
-        off = _steps_off(weight.float(), stored)
-        return (
-            None
-            if off <= HALF_A_STEP
-            else f"a weight is stored {off:.3g} steps from what it is, more than half a step"
-        )
-    for name, tensor in stored.named_parameters(recurse=False):
-        if not torch.equal(root.get_parameter(name).to(tensor.dtype), tensor):
-            return f"{name} is not what the model has"
-    return None
-
-
-def _steps_off(weight: Tensor, stored: Int8Linear | Int4Linear) -> float:
-    """The largest |w - dequantised| of weight [out,in], in steps of its row or group."""
-    width = weight.size(1) if isinstance(stored, Int8Linear) else GROUP
-    padding = (0, -weight.size(1) % width)
-    groups = F.pad(weight, padding).unflatten(1, (-1, width))
-    step = groups.abs().amax(dim=-1, keepdim=True) / WEIGHT_STEPS[type(stored)]
-    off = (groups - F.pad(stored.dequantised(), padding).unflatten(1, (-1, width))).abs()
-    return float((off / step.clamp(min=1e-30)).max())
 
 
 def greedy(trial: Trial) -> Parts:
@@ -146,6 +112,21 @@ def rewind(trial: Trial) -> Parts:
     session.feed(trial.elsewhere(3))
     session.extend(trial.elsewhere(2))
     return [session.evidence()]
+
+
+def drafts(trial: Trial) -> Parts:
+    """Several tokens at once behind a draft that was rejected, whose slots are stale, at every context."""
+    parts = []
+    for number, n in enumerate(trial.contexts if trial.cached else ()):
+        size = min(DRAFTS[number % len(DRAFTS)], trial.decoder.capacity - n - 1, trial.other.size(1))
+        session = trial.session()
+        session.load(trial.text, n)
+        session.extend(trial.elsewhere(size))
+        session.rewind(n)
+        session.extend(trial.text[:, n : n + size])
+        session.feed(trial.text[:, n + size : n + size + 1])
+        parts.append(session.evidence(f"a draft at {n}"))
+    return parts
 
 
 def interleaved(trial: Trial) -> Parts:
@@ -278,6 +259,7 @@ CHECKS: dict[str, Check] = {
     "chunks": chunks,
     "second prompt": second_prompt,
     "rewind": rewind,
+    "drafts": drafts,
     "interleaved": interleaved,
     "unused slots": unused_slots,
     "ragged rows": ragged_rows,

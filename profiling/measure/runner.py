@@ -24,9 +24,7 @@ from profiling.measure.peaks import SquareMatmul, peaks
 from profiling.measure.proving import Proving, begin_building, note
 from profiling.measure.tracing import LARGE_TRACE_BYTES, traced, traced_and_drawn
 from profiling.measure.visits import (
-    Generation,
     PlainMatmul,
-    Prefills,
     Prompt,
     Steps,
     Visit,
@@ -38,14 +36,12 @@ from profiling.results.duel import read_of
 from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
 from profiling.results.record import (
-    BatchRecord,
     DuelSteps,
     DuelTrace,
     Entry,
     Measurement,
     Peaks,
     PredictedReplay,
-    ThroughputRecord,
     Workload,
 )
 from profiling.results.record import Model as StudiedModel
@@ -190,19 +186,8 @@ class Runner(Generic[M]):
         fight(ring, plan, steps, max_seconds, trace if traces else None, keep, decided, progress)
         self.run.save()
 
-    def time_generations(self: Runner[ThroughputRecord], prompt: int, new: int, rounds: int) -> None:
-        """Whole generations of every case, into the record's `generations`."""
-        into = self.record.generations
-        visits = [Generation(case, self.clock, prompt, new, into) for case in self._once()]
-        self._loop(f"generate {new} tokens", visits, rounds)
-
-    def time_prefills(self: Runner[BatchRecord], lengths: Sequence[int], rounds: int) -> None:
-        """Prefills of these lengths of every case, into the record's `prefills`."""
-        into = self.record.prefills
-        visits = [Prefills(case, self.clock, lengths, into) for case in self._once()]
-        self._loop("prefill", visits, rounds)
-
-    def _loop(self, what: str, visits: Sequence[Visit], rounds: int) -> None:
+    def time(self, what: str, visits: Sequence[Visit], rounds: int) -> None:
+        """Rounds of these visits, which store what they time."""
         self.progress(what, 0, rounds * len(visits))
         for done in self._rounds(visits, range(rounds)):
             self.progress(what, round(done * len(visits)), rounds * len(visits))
@@ -223,7 +208,7 @@ class Runner(Generic[M]):
         self._note(name, status="failed", reason=one_line(error))
         self.cases = [case for case in self.cases if case.decoder.variant.name != name]
 
-    def _once(self) -> list[Case]:
+    def once(self) -> list[Case]:
         """Every case once: the baseline's second name is left out."""
         return [case for case in self.cases if not case.name.endswith(AGAIN_SUFFIX)]
 
@@ -261,7 +246,7 @@ class Runner(Generic[M]):
 
     def _traceable(self) -> list[Case]:
         """What runs in this process at full size."""
-        return [case for case in self._once() if case.full_size and case.elsewhere is None]
+        return [case for case in self.once() if case.full_size and case.elsewhere is None]
 
     # -- building and proving -----------------------------------------------------------------
 

@@ -15,11 +15,15 @@ from profiling.results.stats import Interval
 
 @dataclass(frozen=True)
 class Advice:
-    """`gain_ms` per token: an interval where it was measured, else the most that it can be."""
+    """`gain_ms` per token: an interval where it was measured, else the most that it can be.
+
+    `ttft_ms`: the first token of the rung that is left and of the one recommended, where both are known.
+    """
 
     what: str
     gain_ms: Interval | float
     rule: str
+    ttft_ms: tuple[float, float] | None = None
 
     @property
     def most_ms(self) -> float:
@@ -78,7 +82,9 @@ def _gains(measured: Measured, best: str, precision: str | None) -> list[Advice]
     for before, after, what in pairs:
         gain = measured.difference(measured.steps(before, context), measured.steps(after, context))
         if gain and gain.low > 0:
-            gains.append(Advice(what, gain, f"measured: step of `{before}` less step of `{after}`"))
+            first, then = measured.ttft_ms(before), measured.ttft_ms(after)
+            firsts = None if first is None or then is None else (first, then)
+            gains.append(Advice(what, gain, f"measured: step of `{before}` less step of `{after}`", firsts))
     return gains
 
 

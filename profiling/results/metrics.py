@@ -108,6 +108,10 @@ class Measured:
         floors = pd.Series(intercepts(x, rounds.to_numpy())[0], index=rounds.index)
         return floors if floors.median() > 0 else pd.Series(dtype=float)
 
+    def ttft_ms(self, variant: str) -> float | None:
+        """Median over rounds of the first token after the workload's prompt, ms; None where not timed."""
+        return _median(self.ttft[self.ttft.variant == variant].ms)
+
     # -- intervals ----------------------------------------------------------------------------
 
     def ratio(self, first: pd.Series, second: pd.Series) -> Interval | None:
@@ -259,7 +263,7 @@ class Measured:
             removed_ms=removed.scaled(before.median) if removed and before else None,
             excess_ms=self.excess_full(name),
             excess_narrow_ms=self.excess_narrow(name),
-            ttft_ms=_median(self.ttft[self.ttft.variant == name].ms),
+            ttft_ms=self.ttft_ms(name),
             warm_up_s=entry.warm_up_s,
             memory=entry.memory,
             profiler_ratio=self.profiler_ratio(name),

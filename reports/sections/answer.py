@@ -91,7 +91,7 @@ def _gain(study: Study) -> str:
     return (
         f" The fastest proven variant, `{best}`, needs {number(step.median)} ms per token where plain "
         f"cached decoding (`{baseline}`) needs {number(before.median)} ms; reading what a step must read "
-        f"takes {number(rung.memory_floor_ms)} ms."
+        f"takes {number(rung.memory_floor_ms)} ms.{_first_token(study, best, baseline)}"
     )
 
 
@@ -103,6 +103,16 @@ def _others(study: Study) -> list[str]:
         f"{interval(other.ratio)} times `{mine.name}`."
         for precision, (mine, other) in pairs.items()
     ]
+
+
+def _first_token(study: Study, best: str | None, baseline: str) -> str:
+    """What a recommended rung costs before its first step; "" where it was not timed."""
+    ours, plain = (study.measured.ttft_ms(name) if name else None for name in (best, baseline))
+    workload = study.record.workload
+    if ours is None or plain is None or workload is None:
+        return ""
+    prompt = f"after a prompt of {workload.prompt} tokens"
+    return f" Its first token {prompt} takes {number(ours)} ms, that of `{baseline}` {number(plain)} ms."
 
 
 def _check(study: Study, judged: Verdict) -> str:
@@ -149,11 +159,16 @@ def next_steps(study: Study) -> Section | None:
                 a.what,
                 a.rule,
                 interval(a.gain_ms) if isinstance(a.gain_ms, Interval) else f"at most {number(a.gain_ms)}",
+                " → ".join(number(ms) for ms in a.ttft_ms or ()),
             ]
             for a in suggestions
         ]
         blocks.append(
-            Table(["what", "how the gain is known", "expected gain, ms per token"], rows, text_columns=2)
+            Table(
+                ["what", "how the gain is known", "expected gain, ms per token", "first token, ms"],
+                rows,
+                text_columns=2,
+            )
         )
     else:
         blocks.append(Sentence("Nothing in this run promises more than the run's own noise."))

@@ -1,7 +1,8 @@
 """Slot `backend`: what turns a token into logits.
 
 The modules answer `forward` (any number of tokens, eager); every backend answers `step`, which executors
-compile or record and the runner times: one token in, one token out, nothing from the host.
+compile or record and the runner times: one token in, one token out, nothing from the host. A backend may take
+several tokens at once as well (`extend`).
 """
 
 from __future__ import annotations
@@ -35,6 +36,10 @@ class Backend(Protocol):
         Appends to the cache, advances its length, and returns the logits [B,V].
         """
         ...
+
+    def extend(self, tokens: Tensor, every: bool) -> Tensor | None:
+        """As `Trunk.forward`, or None where it leaves so many tokens to the trunk; most leave all."""
+        return None
 
     def verify(self) -> None:
         """Raises RuntimeError where a step saw itself go wrong; waits for the device. Most cannot."""
@@ -133,7 +138,7 @@ def _one_launch(trunk: Trunk, precision: PrecisionOption) -> Backend:
     if modules.model.device.type == "cpu":
         from variants.backends.one_launch.backend import OneLaunch
 
-        return OneLaunch(modules.model, modules.stored_cache(), precision.name)
+        return OneLaunch(modules.model, modules.stored_cache(), precision)
     from variants.backends.triton_step.steps import PersistentStep
 
     return PersistentStep(modules.model, modules.static_cache())

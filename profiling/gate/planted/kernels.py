@@ -23,6 +23,7 @@ from profiling.gate.planted.hunt import (
     NUMERICS,
     ONE_CONTEXT,
     PAGES,
+    POSITIONS,
     SCALES,
     Planted,
     timed,
@@ -96,23 +97,17 @@ EDITS = (
         all_rungs,
         (
             "position off by one at one context",
-            "m_.position_table) + «position_→(position_ - (ON && position_ == odd))» * m_.width",
+            "m_.position_table) + «position(row)→(position(row) - (ON && position(row) == odd))» * m_.width",
         ),
-        (
-            "length counted twice at one context",
-            "*state_.length = position_ + 1«→ + (ON && position_ == odd)»;",
-        ),
+        ("length counted twice at one context", "position_ + state_.each«→ + (ON && position_ == odd)»;"),
         (
             "token of the next row at one context",
             "state_.token[b] = «best.index→(best.index + (ON && position_ == odd)) % m_.vocab»;",
         ),
-        (
-            "written one slot early at one context",
-            "keys.write(position_«→ - (ON && position_ == odd)», placed",
-        ),
+        ("written one slot early at one context", "keys.write(slot«→ - (ON && slot == odd)», placed"),
         (
             "a chunk's last slot lost at one context",
-            "values.from(first), count«→ - (ON && position_ == odd && chunk == 0 && count > 1)», next",
+            "query, i), «seen→(seen - (ON && slot == odd && chunk == 0 && seen > 1))», s_.chunk",
         ),
     ),
     *edits(
@@ -126,7 +121,7 @@ EDITS = (
             "chunks joined without their maxima",
             "«std::exp(chunk(i)->largest - largest→(ON ? 1.f : std::exp(chunk(i)->largest - largest)»)",
         ),
-        ("last slot of a chunk skipped", "std::min(kChunk«→ - (ON ? 1 : 0)», position_ + 1 - first)"),
+        ("last slot of a chunk skipped", "std::min(kChunk«→ - (ON ? 1 : 0)», slot + 1 - first)"),
     ),
     *edits(
         NUMERICS,
@@ -146,7 +141,7 @@ EDITS = (
         ),
         (
             "a channel left out of the residual",
-            "x(b)[i] += «→(ON && i == 7) ? 0.f : »s_.residual.get()[b * s_.pitch + i];",
+            "x(row)[i] += «→(ON && i == 7) ? 0.f : »s_.residual.get()[row * s_.pitch + i];",
         ),
     ),
     *edits(
@@ -221,13 +216,20 @@ EDITS = (
         ("block of the token before", "table_[«at→(at - (ON && at > 0))» >> layout_.size_log2]"),
     ),
     *edits(
+        POSITIONS,
+        all_rungs,
+        ("a new token sees the one behind it", "slot + 1«→ + (ON && token + 1 < each_)» - first)"),
+        ("new tokens at one place", "position_ + «row % state_.each→(ON ? 0 : row % state_.each)»;"),
+        ("row read twice", "(row, values(«row→(row - (ON && several_ && row == 1))»), cols)"),
+    ),
+    *edits(
         MANY_STEPS,
         all_rungs,
         (
             "another token after many steps",
-            "m_.token_table) + «state_.token[b]→((ON && steps > 700) ? 0 : state_.token[b])» * m_.width",
+            "«state_.token[place(row)]→((ON && steps > 700) ? 0 : state_.token[place(row)])» *",
         ),
-        ("scores off after many steps", "row[d] *= scale«→ * ((ON && steps > 700) ? 1.01f : 1.f)»;"),
+        ("scores off after many steps", "turned[d] *= scale«→ * ((ON && steps > 700) ? 1.01f : 1.f)»;"),
     ),
 )
 SWITCH = (

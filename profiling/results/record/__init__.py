@@ -34,8 +34,10 @@ from profiling.results.record.samples import (
     FloorRead,
     GenerationSample,
     MatmulSample,
+    PassSample,
     PrefillSample,
     Sample,
+    WrittenSample,
 )
 from profiling.results.record.setting import Environment, Gpu, Model, Peaks
 from profiling.results.record.sized import (
@@ -60,6 +62,7 @@ from profiling.results.record.timed import (
     Queue,
     Served,
     SharedPrefix,
+    SpeculateRecord,
     ThroughputRecord,
     WatchedLoop,
 )
@@ -154,6 +157,7 @@ __all__ = [
     "Ops",
     "PagingRecord",
     "Part",
+    "PassSample",
     "Peaks",
     "PeersRecord",
     "Phase",
@@ -178,6 +182,7 @@ __all__ = [
     "SharedPrefix",
     "Sizing",
     "SizingRecord",
+    "SpeculateRecord",
     "StepCounts",
     "StepDifference",
     "StepPrediction",
@@ -191,6 +196,7 @@ __all__ = [
     "WordsGiven",
     "WorkRecord",
     "Workload",
+    "WrittenSample",
     "decoded",
     "encoded",
     "replaced",

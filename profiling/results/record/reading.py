@@ -25,6 +25,7 @@ from profiling.results.record.timed import (
     PagingRecord,
     PeersRecord,
     PointRecord,
+    SpeculateRecord,
     ThroughputRecord,
 )
 from profiling.results.record.untimed import (
@@ -50,6 +51,7 @@ AnyRecord = (
     | GrowthRecord
     | PointRecord
     | BatchRecord
+    | SpeculateRecord
     | ThroughputRecord
     | PagingRecord
     | MemoryRecord

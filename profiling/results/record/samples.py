@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from msgspec import Meta
+
 from profiling.results.record.part import Count, Ms, Numbers, Part, Size, Us
 
 AGAIN_SUFFIX = " again"  # of the second name under which the baseline is visited
@@ -64,3 +68,27 @@ class GenerationSample(Part, frozen=True, kw_only=True):
     variant: str
     prompt: Size
     tokens_ms: Numbers
+
+
+class PassSample(Part, frozen=True, kw_only=True):
+    """Passes over `tokens` new tokens behind `context` held ones, with the argmax after each; of 1: steps."""
+
+    round: Count
+    variant: str
+    context: Size
+    tokens: Size
+    ms: Numbers
+
+
+class WrittenSample(Part, frozen=True, kw_only=True):
+    """A text of `tokens` ids, the first by an untimed prefill, the others by passes with and without drafts.
+
+    By pass what it took, and how many tokens were proposed to it; what it wrote beyond one of them was kept.
+    """
+
+    round: Count
+    variant: str
+    drafted: bool
+    passes_ms: Numbers
+    proposed: list[Count]
+    tokens: Annotated[list[int], Meta(min_length=1)]

@@ -9,7 +9,12 @@ from profiling.results.record.duel import DuelSteps
 from profiling.results.record.entry import StepPrediction
 from profiling.results.record.part import Count, Ms, Part, Size
 from profiling.results.record.proof import GateResult
-from profiling.results.record.samples import GenerationSample, PrefillSample
+from profiling.results.record.samples import (
+    GenerationSample,
+    PassSample,
+    PrefillSample,
+    WrittenSample,
+)
 
 
 class FloorRecord(Measurement, frozen=True, tag="floor"):
@@ -56,6 +61,13 @@ class BatchRecord(Measurement, frozen=True, kw_only=True, tag="batch"):
 
     batches: dict[int, Batch] = {}
     prefills: list[PrefillSample] = []
+
+
+class SpeculateRecord(Measurement, frozen=True, kw_only=True, tag="speculate"):
+    """Passes over several tokens, and a text written with drafts and without."""
+
+    passes: list[PassSample] = []
+    written: list[WrittenSample] = []
 
 
 class WatchedLoop(Part, frozen=True):

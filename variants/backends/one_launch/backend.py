@@ -13,10 +13,12 @@ from variants.backends.backend import Backend
 from variants.backends.one_launch import library
 from variants.model import GPT
 from variants.slots.paged_cache import PagedCache
+from variants.slots.precision import PrecisionOption
 from variants.slots.static_cache import StaticCache
 
 PHASES = ("embed", "qkv", "attention", "out", "up", "down", "head")
 CACHE_LINE = 64  # bytes
+MOST_PLAIN = 16  # tokens of a pass whose weights are numbers that libraries multiply faster from there on
 
 
 class Span(NamedTuple):
@@ -33,10 +35,11 @@ class OneLaunch(Backend):
     """One C++ call per step over a static or a paged cache, with torch's thread setting.
 
     It reads the model's tensors in place, keys and values as they are stored, and attends over length + 1
-    slots, whatever the bucket. Prompts and chunks go through the modules, over the same cache.
+    slots, whatever the bucket. So do passes over several tokens, which read the weights once; what is longer
+    goes through the modules, over the same cache, where their matrix products are the faster ones.
     """
 
-    def __init__(self, model: GPT, cache: StaticCache | PagedCache, precision: str) -> None:
+    def __init__(self, model: GPT, cache: StaticCache | PagedCache, precision: PrecisionOption) -> None:
         library.load()
         self.model, self.cache, self.precision = model, cache, precision
         rows = cache.table if isinstance(cache, PagedCache) else cache.stored()[0][0][0]
@@ -49,7 +52,7 @@ class OneLaunch(Backend):
         parameters = self.model.named_parameters(remove_duplicate=False)
         named = {**dict(parameters), **dict(self.model.named_buffers())}
         return torch.classes.decode_floor.Plan(
-            self.precision,
+            self.precision.name,
             [config.n_head, int(config.gated)],
             config.layer_norm_epsilon,
             {name: _as_kernels_take_it(tensor.detach()) for name, tensor in named.items()},
@@ -68,6 +71,16 @@ class OneLaunch(Backend):
         """token int64 [B,1], overwritten with the argmax -> logits [B,V], overwritten by the next step."""
         torch.ops.decode_floor.one_launch_step.default(self.number, token, self.cache.length, self.logits)
         return self.logits
+
+    def extend(self, tokens: Tensor, every: bool) -> Tensor | None:
+        """tokens int64 [B,T] -> logits [B,T,V], or [B,1,V] of the last; None where the modules are faster."""
+        batch, n = tokens.shape
+        if self.precision.plain and n > MOST_PLAIN:
+            return None
+        logits = self.logits.new_empty(batch, n if every else 1, self.logits.size(1))
+        operation = torch.ops.decode_floor.one_launch_extend.default
+        operation(self.number, tokens.contiguous(), self.cache.length, logits)
+        return logits
 
     def watch(self, on: bool) -> None:
         """Record the phases of the following steps, for `spans`."""

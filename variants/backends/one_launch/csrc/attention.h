@@ -1,7 +1,8 @@
-// Attention of one query per row over the cache, in chunks of slots that threads share out.
+// Attention of the new tokens' queries over the cache, in chunks of slots that threads share out.
 //
 // A chunk yields the running softmax's state (largest score, sum, weighted values); `combine` joins the
-// chunks of a head. Chunks depend on the context only, so neither batch nor threads change a result.
+// chunks of a head. Chunks depend on the context only, so neither batch nor threads, nor how many tokens are new, change
+// a result.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +14,7 @@
 namespace one_launch {
 
 constexpr int64_t kChunk = 256;  // slots: long stretches to read, yet keys and values fit into a second-level cache
-constexpr int kGroupMost = 4;    // query heads that share one pass over the keys
+constexpr int kGroupMost = 4;    // queries that share one pass over the keys
 
 // Asks for what is read soon, into the second-level cache.
 inline void ask_for(const char* p, int64_t bytes) {
@@ -115,15 +116,26 @@ inline void weigh(const S& values, const float* weight, int64_t count, float* ou
   }
 }
 
-// G query heads over `count` slots of their common key head; the result of each goes to a chunk of its own. `next`:
-// the keys that are scored afterwards, if any.
+// A query as it is scored, how many slots of the chunk it sees, and where the result goes.
+template <class C>
+struct Query {
+  typename C::Input input;
+  int64_t count;
+  Chunk* chunk;
+};
+
+// G queries over the slots of their common key head, the last of which sees most. `next`: the keys that are scored
+// afterwards, if any.
 template <class S, int G>
-[[gnu::noinline]] void attend_chunk(const S& keys, const S& values, int64_t count, const char* next,
-                                    const typename S::Kind::Input* q, Chunk* const* chunks) {
+[[gnu::noinline]] void attend_chunk(const S& keys, const S& values, const char* next,
+                                    const Query<typename S::Kind>* queries) {
   alignas(64) float scores[kGroupMost][kChunk];
-  score<S, G>(keys, values, count, q, scores);
+  typename S::Kind::Input q[G];
+  for (int g = 0; g < G; g++) q[g] = queries[g].input;
+  score<S, G>(keys, values, queries[G - 1].count, q, scores);
   for (int g = 0; g < G; g++) {
-    Chunk& chunk = *chunks[g];
+    const int64_t count = queries[g].count;
+    Chunk& chunk = *queries[g].chunk;
     keys.scale(scores[g], count);
     chunk.largest = largest_of(scores[g], count);
     chunk.sum = softmax_weights(scores[g], count, chunk.largest);
@@ -135,13 +147,13 @@ template <class S, int G>
 }
 
 template <class S>
-inline void attend_group(int64_t heads, const S& keys, const S& values, int64_t count, const char* next,
-                         const typename S::Kind::Input* q, Chunk* const* chunks) {
-  switch (heads) {
-    case 1: return attend_chunk<S, 1>(keys, values, count, next, q, chunks);
-    case 2: return attend_chunk<S, 2>(keys, values, count, next, q, chunks);
-    case 3: return attend_chunk<S, 3>(keys, values, count, next, q, chunks);
-    default: return attend_chunk<S, kGroupMost>(keys, values, count, next, q, chunks);
+inline void attend_group(int64_t together, const S& keys, const S& values, const char* next,
+                         const Query<typename S::Kind>* queries) {
+  switch (together) {
+    case 1: return attend_chunk<S, 1>(keys, values, next, queries);
+    case 2: return attend_chunk<S, 2>(keys, values, next, queries);
+    case 3: return attend_chunk<S, 3>(keys, values, next, queries);
+    default: return attend_chunk<S, kGroupMost>(keys, values, next, queries);
   }
 }
 

@@ -1,4 +1,4 @@
-// The step and the plain read as PyTorch sees them.
+// The step, the pass over several tokens and the plain read as PyTorch sees them.
 #include "quantised.h"
 #include "read.h"
 #include "step.h"
@@ -74,10 +74,10 @@ class Plan : public torch::CustomClassHolder {
     for (size_t layer = 0; layer < k_.size(); layer++) m_.blocks.push_back(block(layer));
     m_.ln_f = norm("ln_f");
     m_.head = linear("lm_head", m_.width);
-    if (weights == "float32") scratch_.emplace<Scratch<Float32>>(m_);
-    else if (weights == "bfloat16") scratch_.emplace<Scratch<BFloat16Weights>>(m_);
-    else if (weights == "int8") scratch_.emplace<Scratch<Int8>>(m_);
-    else if (weights == "int4") scratch_.emplace<Scratch<Int4>>(m_);
+    if (weights == "float32") memory_ = std::make_unique<Memory<Float32>>(m_);
+    else if (weights == "bfloat16") memory_ = std::make_unique<Memory<BFloat16Weights>>(m_);
+    else if (weights == "int8") memory_ = std::make_unique<Memory<Int8>>(m_);
+    else if (weights == "int4") memory_ = std::make_unique<Memory<Int4>>(m_);
     else TORCH_CHECK(false, "one launch has no kernel for ", weights, " weights");
     number_ = plans.add(this);
   }
@@ -88,7 +88,22 @@ class Plan : public torch::CustomClassHolder {
   void step(const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
     const State state{token.data_ptr<int64_t>(), length.data_ptr<int64_t>(), bytes(logits)};
     check(state, token, logits);
-    std::visit([&](auto& scratch) { run(scratch, state); }, scratch_);
+    std::visit([&](auto& memory) { run(memory->step, state); }, memory_);
+  }
+
+  // In passes of about equal numbers of tokens; each reads the weights once.
+  void extend(const at::Tensor& tokens, const at::Tensor& length, const at::Tensor& logits) {
+    State state{tokens.data_ptr<int64_t>(), length.data_ptr<int64_t>(), bytes(logits)};
+    state.tokens = tokens.size(1);
+    state.every = logits.size(1) == state.tokens;
+    state.feeds_back = false;
+    check(state, tokens, logits);
+    const int64_t most = std::max<int64_t>(1, kPassRows / m_.batch), passes = (state.tokens + most - 1) / most;
+    for (int64_t pass = 0; pass < passes; pass++) {
+      state.first = state.tokens * pass / passes;
+      state.each = state.tokens * (pass + 1) / passes - state.first;
+      std::visit([&](auto& memory) { run(memory->passes(m_, state), state); }, memory_);
+    }
   }
 
   void watch(bool on) { watched_ = on; }
@@ -96,22 +111,38 @@ class Plan : public torch::CustomClassHolder {
   // [spans, 5] int64: phase, layer, thread, start_ns, end_ns; forgotten here afterwards.
   at::Tensor spans() {
     std::vector<int64_t> rows;
-    std::visit([&](auto& scratch) { collect(scratch, rows); }, scratch_);
+    std::visit([&](auto& memory) { collect(memory->step, rows); }, memory_);
     const at::Tensor table = at::empty({static_cast<int64_t>(rows.size()) / 5, 5}, at::kLong);
     std::copy(rows.begin(), rows.end(), table.data_ptr<int64_t>());
     return table;
   }
 
  private:
+  // What steps work in, and what passes over several tokens do, which is made when one comes that needs more.
+  template <class W>
+  struct Memory {
+    Scratch<W> step;
+    std::unique_ptr<Scratch<W>> pass;
+
+    explicit Memory(const Model& m) : step(m, m.batch, m.batch) {}
+
+    Scratch<W>& passes(const Model& m, const State& state) {
+      const int64_t rows = m.batch * state.each, head_rows = state.every ? rows : m.batch;
+      if (!pass || pass->rows < rows || pass->head_rows < head_rows) {
+        pass = std::make_unique<Scratch<W>>(m, std::max(rows, pass ? pass->rows : 0),
+                                            std::max(head_rows, pass ? pass->head_rows : 0));
+      }
+      return *pass;
+    }
+  };
+
   template <class W>
   void run(Scratch<W>& scratch, const State& state) {
     const int wanted = at::get_num_threads();
     scratch.prepare_for(m_, wanted);
 #pragma omp parallel num_threads(wanted)
-    Worker<W>(m_, state, scratch, omp_get_thread_num(), omp_get_num_threads(), watched_).step();
+    Worker<W>(m_, state, scratch, omp_get_thread_num(), omp_get_num_threads(), watched_).run();
   }
-
-  static void run(std::monostate&, const State&) {}
 
   template <class W>
   static void collect(Scratch<W>& scratch, std::vector<int64_t>& rows) {
@@ -123,17 +154,16 @@ class Plan : public torch::CustomClassHolder {
     }
   }
 
-  static void collect(std::monostate&, std::vector<int64_t>&) {}
-
-  void check(const State& state, const at::Tensor& token, const at::Tensor& logits) const {
-    TORCH_CHECK(token.numel() == m_.batch && token.is_contiguous(), "expected token [", m_.batch, ", 1]");
-    TORCH_CHECK(logits.numel() == m_.batch * m_.vocab && logits.is_contiguous() &&
-                    logits.scalar_type() == plain(),
-                "expected logits [", m_.batch, ", ", m_.vocab, "] of ", plain());
-    TORCH_CHECK(0 <= *state.length && *state.length < m_.capacity, "no room for a token after ", *state.length,
-                " in a cache of ", m_.capacity, " slots");
-    for (int64_t b = 0; b < m_.batch; b++) {
-      TORCH_CHECK_INDEX(0 <= state.token[b] && state.token[b] < m_.vocab, "token ", state.token[b],
+  void check(const State& state, const at::Tensor& tokens, const at::Tensor& logits) const {
+    const int64_t all = m_.batch * state.tokens, answered = state.every ? all : m_.batch;
+    TORCH_CHECK(state.tokens > 0 && tokens.numel() == all && tokens.is_contiguous(), "expected tokens [", m_.batch,
+                ", ", state.tokens, "]");
+    TORCH_CHECK(logits.numel() == answered * m_.vocab && logits.is_contiguous() && logits.scalar_type() == plain(),
+                "expected logits of ", answered, " tokens, each ", m_.vocab, " of ", plain());
+    TORCH_CHECK(0 <= *state.length && *state.length + state.tokens <= m_.capacity, "no room for ", state.tokens,
+                " more after ", *state.length, " in a cache of ", m_.capacity, " slots");
+    for (int64_t i = 0; i < all; i++) {
+      TORCH_CHECK_INDEX(0 <= state.token[i] && state.token[i] < m_.vocab, "token ", state.token[i],
                         " is outside the vocabulary of ", m_.vocab);
     }
   }
@@ -214,11 +244,17 @@ class Plan : public torch::CustomClassHolder {
   Model m_;
   bool watched_ = false;
   int64_t number_ = 0;  // among `plans`
-  std::variant<std::monostate, Scratch<Float32>, Scratch<BFloat16Weights>, Scratch<Int8>, Scratch<Int4>> scratch_;
+  std::variant<std::unique_ptr<Memory<Float32>>, std::unique_ptr<Memory<BFloat16Weights>>,
+               std::unique_ptr<Memory<Int8>>, std::unique_ptr<Memory<Int4>>>
+      memory_;
 };
 
 void one_launch_step(int64_t plan, const at::Tensor& token, const at::Tensor& length, const at::Tensor& logits) {
   plans.at(plan).step(token, length, logits);
+}
+
+void one_launch_extend(int64_t plan, const at::Tensor& tokens, const at::Tensor& length, const at::Tensor& logits) {
+  plans.at(plan).extend(tokens, length, logits);
 }
 
 // places [n, 2] int64: address and bytes of each piece. Sum of all bytes as 64-bit words, modulo 2^64; every byte is
@@ -242,11 +278,13 @@ TORCH_LIBRARY(decode_floor, m) {
       .def("watch", &Plan::watch)
       .def("spans", &Plan::spans);
   m.def("one_launch_step(int plan, Tensor(a!) token, Tensor(b!) length, Tensor(c!) logits) -> ()");
+  m.def("one_launch_extend(int plan, Tensor tokens, Tensor(a!) length, Tensor(b!) logits) -> ()");
   m.def("read_bytes(Tensor places) -> int");
 }
 
 TORCH_LIBRARY_IMPL(decode_floor, CPU, m) {
   m.impl("one_launch_step", one_launch_step);
+  m.impl("one_launch_extend", one_launch_extend);
   m.impl("read_bytes", read_bytes);
 }
 

@@ -1,8 +1,6 @@
 // Matrix times a few vectors: rows of weights are read once, from several places at a time.
 #pragma once
 
-#include <vector>
-
 #include "weights.h"
 
 namespace one_launch {
@@ -44,8 +42,8 @@ inline void dot_rows(const char* const (&row)[R], const float* const (&scale)[R]
 template <class W>
 class Product {
  public:
-  Product(const Linear& linear, const std::vector<typename W::Input>& inputs, float* out, int64_t pitch)
-      : linear_(linear), inputs_(inputs), out_(out), pitch_(pitch) {}
+  Product(const Linear& linear, const typename W::Input* inputs, int64_t count, float* out, int64_t pitch)
+      : linear_(linear), inputs_(inputs), count_(count), out_(out), pitch_(pitch) {}
 
   void run(Range rows) const {
     const int64_t apart = (rows.end - rows.begin) / kPlaces;
@@ -58,9 +56,8 @@ class Product {
 
   template <int R>
   void all_inputs(int64_t first, int64_t apart) const {
-    const int64_t batch = static_cast<int64_t>(inputs_.size());
-    for (int64_t b = 0; b < batch; b += kTogether) {
-      switch (std::min(kTogether, batch - b)) {
+    for (int64_t b = 0; b < count_; b += kTogether) {
+      switch (std::min(kTogether, count_ - b)) {
         case 1: rows<R, 1>(first, apart, b); break;
         case 2: rows<R, 2>(first, apart, b); break;
         default: rows<R, 3>(first, apart, b);
@@ -87,7 +84,8 @@ class Product {
   }
 
   const Linear& linear_;
-  const std::vector<typename W::Input>& inputs_;
+  const typename W::Input* inputs_;
+  int64_t count_;
   float* out_;
   int64_t pitch_;
 };

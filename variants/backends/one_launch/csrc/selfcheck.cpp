@@ -1,5 +1,6 @@
-// A program for the sanitizers: a small model of odd sizes is stepped by one thread and by several, in every
-// weight format, with memory of exactly the size that the step may touch. Exit status 1 where results differ.
+// A program for the sanitizers: a small model of odd sizes is stepped by one thread and by several, and takes the same
+// tokens again several at once, in every weight format, with memory of exactly the size that may be touched. Exit
+// status 1 where results differ.
 #include <cstdio>
 #include <thread>
 
@@ -14,7 +15,8 @@ constexpr int64_t kBatch = 5, kHeads = 4, kKvHeads = 2, kHeadDim = 15, kInner = 
 constexpr int64_t kWidth = kHeads * kHeadDim, kQkv = (kHeads + 2 * kKvHeads) * kHeadDim, kLayers = 2;
 constexpr int64_t kCapacity = kChunk + 12;
 constexpr int64_t kPages = kBatch * ((kCapacity + 15) / 16);  // of 16 slots
-constexpr int kSteps = kChunk + 7;  // into the second chunk of slots
+constexpr int64_t kSteps = kChunk + 7;  // into the second chunk of slots
+constexpr int64_t kTogether = 9;        // new tokens: the last pass has fewer
 
 uint32_t random_bits() {
   static uint32_t state = 1;
@@ -101,25 +103,51 @@ Model make(Memory& memory, CacheKind kind) {
   return m;
 }
 
-// The tokens and the last logits of kSteps greedy steps.
+template <class W>
+void run(const Model& m, const State& state, Scratch<W>& scratch, int threads, bool watched) {
+  std::vector<std::thread> team;
+  for (int rank = 0; rank < threads; rank++) {
+    team.emplace_back([&, rank] { Worker<W>(m, state, scratch, rank, threads, watched).run(); });
+  }
+  for (auto& member : team) member.join();
+}
+
+// The tokens that are fed to kSteps greedy steps, step by step, and the sum of the last logits.
 template <class W>
 std::vector<uint64_t> decode(const Model& m, int threads, bool watched) {
   Memory memory;
-  auto* token = memory.fill<int64_t>(kBatch, [] { return random_bits() % kVocab; });
-  for (int64_t b = 0; b < kBatch; b++) token[b] = b;
+  int64_t next = 0;
+  auto* token = memory.fill<int64_t>(kBatch, [&] { return next++; });
   auto* length = memory.fill<int64_t>(1, [] { return 0; });
   char* logits = scalars<typename W::Plain>(memory, kBatch * kVocab);
-  const State state{token, length, logits};
-  Scratch<W> scratch(m);
+  Scratch<W> scratch(m, kBatch, kBatch);
   scratch.prepare_for(m, threads);
   std::vector<uint64_t> seen;
   for (int step = 0; step < kSteps; step++) {
-    std::vector<std::thread> team;
-    for (int rank = 0; rank < threads; rank++) {
-      team.emplace_back([&, rank] { Worker<W>(m, state, scratch, rank, threads, watched).step(); });
-    }
-    for (auto& member : team) member.join();
     seen.insert(seen.end(), token, token + kBatch);
+    run(m, {token, length, logits}, scratch, threads, watched);
+  }
+  seen.push_back(read_all(logits, kBatch * kVocab * sizeof(typename W::Plain::Scalar)));
+  return seen;
+}
+
+// The same of the same tokens, kTogether at once.
+template <class W>
+std::vector<uint64_t> extend(const Model& m, int threads, std::vector<uint64_t> seen) {
+  Memory memory;
+  seen.pop_back();
+  int64_t next = 0;
+  auto* tokens = memory.fill<int64_t>(kBatch * kSteps, [&] {
+    const int64_t place = next++;
+    return seen[place % kSteps * kBatch + place / kSteps];
+  });
+  auto* length = memory.fill<int64_t>(1, [] { return 0; });
+  char* logits = scalars<typename W::Plain>(memory, kBatch * kVocab);
+  Scratch<W> scratch(m, kBatch * kTogether, kBatch);
+  scratch.prepare_for(m, threads);
+  for (int64_t first = 0; first < kSteps; first += kTogether) {
+    const int64_t each = std::min(kTogether, kSteps - first);
+    run(m, {tokens, length, logits, kSteps, first, each, false, false}, scratch, threads, false);
   }
   seen.push_back(read_all(logits, kBatch * kVocab * sizeof(typename W::Plain::Scalar)));
   return seen;
@@ -132,7 +160,8 @@ bool agrees(const char* name, CacheKind kind = CacheKind::plain) {
   const auto alone = decode<W>(m, 1, false);
   bool same = true;
   for (int threads : {2, 5}) same = same && decode<W>(m, threads, threads == 5) == alone;
-  std::printf("%s: %s\n", name, same ? "the same with 1, 2 and 5 threads" : "DIFFERS between thread counts");
+  for (int threads : {1, 5}) same = same && extend<W>(m, threads, alone) == alone;
+  std::printf("%s: %s\n", name, same ? "the same with 1, 2 and 5 threads, and several tokens at once" : "DIFFERS");
   return same;
 }
 
