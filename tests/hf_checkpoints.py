@@ -31,6 +31,10 @@ LLAMA3 = {
 }
 YARN = {"rope_type": "yarn", "rope_theta": 1e6, "factor": 4.0, "original_max_position_embeddings": 64}
 LINEAR = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+TWO_ROPES = {
+    "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+}
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
 BIASED = {"tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}
 
@@ -45,9 +49,28 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama3": ("llama", SHAPE | {"rope_parameters": LLAMA3}),
     "llama yarn": ("llama", SHAPE | {"rope_parameters": YARN}),
     "mistral": ("mistral", SHAPE | {"sliding_window": None}),
+    "mistral windows": ("mistral", SHAPE | {"sliding_window": 16}),
     "qwen2": ("qwen2", SHAPE | {"tie_word_embeddings": True}),
     "qwen3": ("qwen3", SHAPE | {"head_dim": 16}),
+    "qwen3 windows": (
+        "qwen3",
+        SHAPE | {"head_dim": 16, "use_sliding_window": True, "sliding_window": 70, "max_window_layers": 1},
+    ),
     "phi3": ("phi3", SHAPE),
+    "phi3 windows": ("phi3", SHAPE | {"sliding_window": 100}),
+    "smollm3": ("smollm3", SHAPE | {"num_hidden_layers": 4}),
+    "smollm3 windows": (
+        "smollm3",
+        SHAPE
+        | {"no_rope_layers": [1, 0], "use_sliding_window": True, "sliding_window": 16}
+        | {"attention_bias": True, "mlp_bias": True},
+    ),
+    "gemma3": (
+        "gemma3_text",
+        SHAPE
+        | {"head_dim": 16, "query_pre_attn_scalar": 16, "sliding_window": 16, "tie_word_embeddings": True}
+        | {"layer_types": ["sliding_attention", "full_attention"], "rope_parameters": TWO_ROPES},
+    ),
 }
 
 # what our decoder does not run, and transformers does

@@ -138,7 +138,7 @@ def test_weights_that_are_stored_worse_than_they_could_be_fail_though_the_functi
 
 def lost_from(first: int, end: int, decoder: Decoder) -> None:
     """Queries at these positions do not see slot 3."""
-    decoder.our_modules.mask.table[..., first:end, 3] = False
+    decoder.our_modules.mask.tables[None][..., first:end, 3] = False
 
 
 def last_from(first: int, end: int, decoder: Decoder) -> None:

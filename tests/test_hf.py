@@ -181,6 +181,14 @@ def test_our_weights_in_their_module_are_the_checkpoint(name: str, tmp_path: Pat
     assert all(torch.equal(value, expected[key]) for key, value in ours.module.state_dict().items())
 
 
+def test_gains_that_are_stored_less_one_come_back(tmp_path: Path) -> None:
+    expected = checkpoint(tmp_path, "gemma3").state_dict()
+    stored = as_transformers(load_model(tmp_path), read_json(tmp_path / "config.json")).module.state_dict()
+    assert stored.keys() == expected.keys()
+    for key, value in stored.items():
+        torch.testing.assert_close(value, expected[key], rtol=0, atol=1e-6)
+
+
 # -- what a step must read and compute ----------------------------------------------------------
 
 

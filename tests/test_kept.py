@@ -22,7 +22,7 @@ WORKLOAD = Workload(contexts=(6, 40), gate_steps=4, brief_gate=True, rounds=1, t
 
 def loses_a_slot(decoder: Decoder) -> None:
     """At one context, of one slot: what nothing proved before."""
-    decoder.our_modules.mask.table[..., 40:, 3] = False
+    decoder.our_modules.mask.tables[None][..., 40:, 3] = False
 
 
 def test_a_kept_step_is_given_again_and_a_worn_out_decoder_is_found(tiny) -> None:

@@ -17,12 +17,13 @@ from profiling.gate.oracle import random_stream
 from profiling.sizing.read_shape import shape_from_config
 from variants.config import PRESETS
 from variants.decoder import Decoder
+from variants.described import gpt_config
 from variants.errors import UserError
 from variants.families import FAMILIES
-from variants.hf_config import HfConfig, gpt_config
+from variants.hf_config import HfConfig
 from variants.ladder import ladder
 from variants.model import empty_model, random_model
-from variants.rope import rope_table
+from variants.rope import rope_tables
 from variants.weights import load_model
 
 Damage = Callable[[Path], None]
@@ -335,7 +336,9 @@ ROPES = st.sampled_from(
 ODD = st.sampled_from([None, True, 0, -1, 3.0, 1e300, float("nan"), 2**70, "", "x", [], [[]], {}, {"a": 1}])
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "llama", "qwen3", "mixtral", "gpt_bigcode", "gemma3_text"])
+@pytest.mark.parametrize(
+    "model_type", ["gpt2", "llama", "qwen3", "mixtral", "gpt_bigcode", "gemma3_text", "smollm3"]
+)
 @given(data=st.data())
 @settings(max_examples=60)
 def test_a_config_with_two_things_wrong_is_read_or_refused(model_type: str, data: st.DataObject) -> None:
@@ -352,7 +355,7 @@ def test_a_config_with_two_things_wrong_is_read_or_refused(model_type: str, data
         assert len(str(error).splitlines()) == 1 and len(str(error)) < 800
         return
     assert shape.n_layer == config.n_layer == len(shape.windows)
-    assert config.rope is None or rope_table(config.rope, 64, config.head_dim).isfinite().all()
+    assert config.rope is None or rope_tables(config).isfinite().all()
     assert empty_model(config).config == config
 
 

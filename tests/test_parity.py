@@ -19,8 +19,9 @@ from profiling.sizing.read_shape import shape_from_config
 from variants.backends.backend import why_no_one_launch
 from variants.config import GPTConfig
 from variants.decoder import Decoder
+from variants.described import gpt_config
 from variants.errors import UserError
-from variants.hf_config import HfConfig, gpt_config
+from variants.hf_config import HfConfig
 from variants.known_configs import KNOWN_CONFIGS
 from variants.ladder import ladder
 from variants.model import random_model
@@ -45,13 +46,17 @@ def test_logits_equal_those_of_transformers(name: str, tmp_path: Path) -> None:
     assert (steps - expected[:, 50:]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("name", ["llama3", "qwen2", "qwen3"])
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize(
+    ("name", "threads"),
+    [(name, threads) for name in ("llama3", "qwen2", "qwen3") for threads in (1, 2)]
+    + [("mistral windows", 2), ("smollm3 windows", 1), ("gemma3", 2)],
+)
 def test_every_rung_of_the_cpu_passes_the_gate(name: str, threads: int, tmp_path: Path) -> None:
     checkpoint(tmp_path, name)
     model = load_model(tmp_path)
     gate = Gate(model, "float32", capacity=256, steps=24, forced=24)
-    rungs = EXACT + ([] if why_no_one_launch("cpu") else ONE_LAUNCH)
+    one_launch = model.config.alike and not why_no_one_launch("cpu")
+    rungs = EXACT + (ONE_LAUNCH if one_launch else [])
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
@@ -119,7 +124,9 @@ def test_narrow_checkpoints_in_pieces_load(stored: torch.dtype, tmp_path: Path) 
         ({"num_attention_heads": 6.0}, "num_attention_heads is 6.0"),
         ({"num_hidden_layers": -1}, "num_hidden_layers is -1"),
         ({"head_dim": 7}, "turn pairs of channels"),
-        ({"model_type": "mistral", "sliding_window": 16}, "a sliding window of 16"),
+        ({"model_type": "gemma3_text", "head_dim": 8}, "query_pre_attn_scalar = 256"),
+        ({"model_type": "gemma3_text", "final_logit_softcapping": 30.0}, "final_logit_softcapping = 30.0"),
+        ({"model_type": "smollm3", "no_rope_layers": [1]}, "a 0 or 1 per layer"),
     ],
     ids=str,
 )

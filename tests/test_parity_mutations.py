@@ -18,10 +18,11 @@ from hf_checkpoints import checkpoint
 
 import variants.model
 from variants import rope
-from variants.config import Rope
+from variants.config import GPTConfig, Rope
 from variants.decoder import Decoder
 from variants.ladder import ladder
 from variants.model import Block
+from variants.slots import mask
 from variants.weights import _Checkpoint, load_model
 
 TOKENS = torch.randint(199, (1, 100), generator=torch.Generator().manual_seed(4))
@@ -47,12 +48,12 @@ def one_position_late(patch: Patch) -> None:
         table = real(given, n + 1, width)
         return torch.cat([table[:1], table[2:]])
 
-    patch.setattr("variants.weights.rope_table", late)
+    patch.setattr(rope, "rope_table", late)
 
 
 def stretching_dropped(patch: Patch) -> None:
     real = rope.rope_table
-    patch.setattr("variants.weights.rope_table", lambda given, n, width: real(Rope(given.theta), n, width))
+    patch.setattr(rope, "rope_table", lambda given, n, width: real(Rope(given.theta), n, width))
 
 
 def normed_after_the_turn(patch: Patch) -> None:
@@ -107,6 +108,37 @@ def norm_subtracts_the_mean(patch: Patch) -> None:
     patch.setattr(F, "rms_norm", lambda x, *rest: real(x - x.mean(-1, keepdim=True), *rest))
 
 
+def window_one_too_wide(patch: Patch) -> None:
+    real = mask.triangle
+    patch.setattr(mask, "triangle", lambda ones, window: real(ones, window and window + 1))
+
+
+def every_layer_turned(patch: Patch) -> None:
+    patch.setattr(GPTConfig, "rope_of", lambda self, layer: self.rope)
+
+
+def embedding_not_scaled(patch: Patch) -> None:
+    patch.setattr("variants.described.GPTConfig", lambda **facts: GPTConfig(**facts | {"embed_scale": 1.0}))
+
+
+def gains_as_they_are_stored(patch: Patch) -> None:
+    patch.setattr(_Checkpoint, "_gain_left_out", lambda self, name: 0)
+
+
+def another_activation(patch: Patch) -> None:
+    patch.setattr(Block, "_activated", lambda self, x: F.silu(x))
+
+
+def nothing_normed_behind(patch: Patch) -> None:
+    real = Block.forward
+
+    def forward(self: Any, *given: Any) -> Tensor:
+        self.out_norm = self.down_norm = torch.nn.Identity()
+        return real(self, *given)
+
+    patch.setattr(Block, "forward", forward)
+
+
 FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (neighbours_turned, "llama"),
     (one_position_late, "llama"),
@@ -119,6 +151,14 @@ FAULTS: list[tuple[Callable[[Patch], None], str]] = [
     (keys_not_turned, "llama"),
     (heads_share_in_turns, "llama"),
     (norm_subtracts_the_mean, "llama"),
+    (window_one_too_wide, "mistral windows"),
+    (window_one_too_wide, "gemma3"),
+    (every_layer_turned, "smollm3"),
+    (every_layer_turned, "gemma3"),
+    (embedding_not_scaled, "gemma3"),
+    (gains_as_they_are_stored, "gemma3"),
+    (another_activation, "gemma3"),
+    (nothing_normed_behind, "gemma3"),
 ]
 
 

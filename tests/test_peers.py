@@ -67,6 +67,7 @@ WIDE_LLAMA = GPTConfig(
     n_ctx=64,
     vocab_size=320,
     norm="rms",
+    activation="silu",
     gated=True,
     qkv_bias=False,
     out_bias=False,
@@ -139,6 +140,8 @@ def test_what_gguf_cannot_say_is_refused(tmp_path: Path) -> None:
         checkpoint.gguf(random_model(KINDS["Llama 3"], 1), tmp_path / "model.gguf", "F32")
     with pytest.raises(UserError, match="no type of checkpoint"):
         checkpoint.settings(dataclasses.replace(LLAMA, gated=False))
+    with pytest.raises(UserError, match="no type of checkpoint"):
+        checkpoint.settings(dataclasses.replace(LLAMA, windows=(16, None)))
 
 
 @pytest.mark.parametrize("config", [SMALL, LLAMA], ids=["GPT-2", "Llama"])

@@ -33,7 +33,8 @@ class GPTConfig:
     """A decoder of pre-norm blocks, by facts. `n_kv_head < n_head` gives grouped-query attention.
 
     The defaults are GPT-2's: layer norms, biases, GELU, learned positions. The Llama family has RMS norms,
-    gated SiLU, rotary positions, and heads whose width need not be `n_embd / n_head`.
+    gated SiLU, rotary positions, and heads whose width need not be `n_embd / n_head`. What differs between
+    layers is told for the first ones, and holds for those behind them in turn.
     """
 
     n_layer: int
@@ -47,12 +48,18 @@ class GPTConfig:
     layer_norm_epsilon: float = 1e-5
     head_width: int | None = None  # None: n_embd / n_head; it stays unset through dataclasses.replace
     norm: Literal["layer", "rms"] = "layer"  # rms: no mean is taken and no bias added
-    gated: bool = False  # silu(gate) * up instead of gelu(up)
+    activation: Literal["gelu", "silu"] = "gelu"  # gelu by tanh
+    gated: bool = False  # activation(gate) * up instead of activation(up)
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True
     qk_norm: bool = False  # an RMS norm over each head of queries and keys, before it is turned
     rope: Rope | None = None  # None: a learned table of positions
+    local_rope: Rope | None = None  # of layers with a window, where they have one of their own
+    windows: tuple[int | None, ...] = ()  # by layer: tokens that a query sees, its own included; None: all
+    unturned: tuple[bool, ...] = ()  # by layer: whether positions do not enter it at all
+    out_norms: bool = False  # what attention and MLP give goes through a norm, too, before it is added
+    embed_scale: float = 1.0  # of a token's row, not of the head that may share it
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "n_kv_head", self.n_kv_head or self.n_head)
@@ -66,6 +73,10 @@ class GPTConfig:
             raise ValueError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_head {self.n_head} is not a multiple of n_kv_head {self.n_kv_head}")
+        if any(window is not None and window < 1 for window in self.windows):
+            raise ValueError(
+                f"a window of {min(w for w in self.windows if w is not None)} tokens sees nothing"
+            )
         if self.rope and self.head_dim % 2:
             raise ValueError(f"rotary positions turn pairs of channels; head_dim is {self.head_dim}")
 
@@ -73,6 +84,35 @@ class GPTConfig:
     def head_dim(self) -> int:
         """Width D of one head of queries, keys or values."""
         return self.head_width or self.n_embd // self.n_head
+
+    def slides(self, layer: int) -> int | None:
+        """The window of this layer, whether or not a run is long enough for it."""
+        return self.windows[layer % len(self.windows)] if self.windows else None
+
+    def window(self, layer: int) -> int | None:
+        """How many tokens a query of this layer sees, where not every one that there is room for."""
+        window = self.slides(layer)
+        return None if window is None or window >= self.n_ctx else window
+
+    def rope_of(self, layer: int) -> Rope | None:
+        """The rotary positions of this layer; None where it turns nothing."""
+        if self.unturned and self.unturned[layer % len(self.unturned)]:
+            return None
+        return self.local_rope if self.local_rope and self.slides(layer) else self.rope
+
+    @property
+    def alike(self) -> bool:
+        """Whether all layers are of one kind: no window within a run, all or none turned, and nothing beside the
+        parts that GPT-2 and Llama have.
+        """
+        kinds = {(self.window(layer), self.rope_of(layer)) for layer in range(self.n_layer)}
+        return kinds == {(None, self.rope)} and not self.out_norms and self.embed_scale == 1.0
+
+    @property
+    def ropes(self) -> tuple[Rope, ...]:
+        """The different rotary positions; of each a table is kept, and a step reads a row."""
+        of_layers = (self.rope_of(layer) for layer in range(self.n_layer))
+        return tuple(dict.fromkeys(rope for rope in of_layers if rope))
 
     @property
     def q_dim(self) -> int:

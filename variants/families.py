@@ -11,63 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-
-class Piece(NamedTuple):
-    """A stored tensor as rows of one of ours: those of these `parts`, or all that it has."""
-
-    ours: str
-    parts: tuple[str, ...] = ("",)
-
-
-@dataclass(frozen=True)
-class Names:
-    """How checkpoints of a type name their modules; those of `block` stand behind `layers` and a number."""
-
-    prefix: str
-    layers: str
-    block: Mapping[str, Piece]
-    outer: Mapping[str, str]
-    transposed: bool = False  # GPT-2's Conv1D stores its matrices [in, out]
-    constant: str = "$^"  # pattern of buffers that are no weights
-
-
-_QKV = ("q", "k", "v")
-GPT2_NAMES = Names(
-    prefix="transformer.",
-    layers="h",
-    block={
-        "ln_1": Piece("ln_1"),
-        "attn.c_attn": Piece("qkv", _QKV),
-        "attn.c_proj": Piece("out"),
-        "ln_2": Piece("ln_2"),
-        "mlp.c_fc": Piece("up", ("up",)),
-        "mlp.c_proj": Piece("down"),
-    },
-    outer={"wte": "wte", "wpe": "wpe", "ln_f": "ln_f", "lm_head": "lm_head"},
-    transposed=True,
-    constant=r"h\.\d+\.attn\.(bias|masked_bias)",
-)
-LLAMA_NAMES = Names(
-    prefix="model.",
-    layers="layers",
-    block={
-        "input_layernorm": Piece("ln_1"),
-        **{f"self_attn.{part}_proj": Piece("qkv", (part,)) for part in _QKV},
-        "self_attn.qkv_proj": Piece("qkv", _QKV),  # of Phi-3, as gate_up_proj
-        "self_attn.q_norm": Piece("q_norm"),
-        "self_attn.k_norm": Piece("k_norm"),
-        "self_attn.o_proj": Piece("out"),
-        "post_attention_layernorm": Piece("ln_2"),
-        "mlp.gate_proj": Piece("up", ("gate",)),
-        "mlp.up_proj": Piece("up", ("up",)),
-        "mlp.gate_up_proj": Piece("up", ("gate", "up")),
-        "mlp.down_proj": Piece("down"),
-    },
-    outer={"embed_tokens": "wte", "norm": "ln_f", "lm_head": "lm_head"},
-    constant=r".*rotary_emb\.inv_freq",
-)
+from variants.stored_names import GEMMA3_NAMES, GPT2_NAMES, LLAMA_NAMES, Names
 
 
 @dataclass(frozen=True)
@@ -75,11 +21,15 @@ class Family:
     """How one model type reads its config. A str in place of a bool names the config key that decides."""
 
     defaults: Mapping[str, Any] = field(default_factory=dict)  # what a config.json may leave out
-    # layers with a sliding window: none, all, all but every n-th, those from `max_window_layers` up
-    windows: Literal["none", "all", "pattern", "upper"] = "none"
+    # layers with a sliding window: none, all, all but every n-th, those from `max_window_layers` up, those
+    # without rotary positions
+    windows: Literal["none", "all", "pattern", "upper", "unturned"] = "none"
     full_every: int = 0
+    unturned_every: int = 0  # layers without rotary positions; 0: none
     tied: bool = False
     gated: bool = True  # the MLP has a gate matrix beside up and down
+    activation: Literal["gelu", "silu"] = "silu"
+    scaled_embedding: bool = False  # a token's row times the root of its width
     positions: bool = False  # a learned table of positions
     qkv_bias: bool | str = False
     out_bias: bool | str = False
@@ -105,12 +55,20 @@ ALIASES = {
     "n_kv_head": "num_key_value_heads",
     "layer_norm_epsilon": "rms_norm_eps",
     "activation_function": "hidden_act",
+    "hidden_activation": "hidden_act",
     "num_experts": "num_local_experts",
 }
 
 _SILU = {"hidden_act": "silu"}
 _GPT2 = Family(
-    tied=True, gated=False, positions=True, qkv_bias=True, out_bias=True, mlp_bias=True, norm_bias=True
+    tied=True,
+    gated=False,
+    activation="gelu",
+    positions=True,
+    qkv_bias=True,
+    out_bias=True,
+    mlp_bias=True,
+    norm_bias=True,
 )
 _GEMMA = {"head_dim": 256}
 
@@ -144,11 +102,15 @@ FAMILIES: dict[str, Family] = {
     ),
     "granite": Family(qkv_bias="attention_bias", out_bias="attention_bias", mlp_bias="mlp_bias"),
     "smollm3": Family(
-        windows="upper",
+        defaults={"use_sliding_window": False, "rope_theta": 2e6},
+        windows="unturned",
+        unturned_every=4,
         tied=True,
         qkv_bias="attention_bias",
         out_bias="attention_bias",
         mlp_bias="mlp_bias",
+        names=LLAMA_NAMES,
+        required=_SILU,
     ),
     "mistral": Family(
         defaults={"num_key_value_heads": 8, "sliding_window": 4096},
@@ -213,14 +175,26 @@ FAMILIES: dict[str, Family] = {
             "vocab_size": 262208,
             "sliding_window": 4096,
             "max_position_embeddings": 131072,
+            "rope_theta": 1e6,
+            "rope_local_base_freq": 1e4,
+            "query_pre_attn_scalar": 256,
         },
         windows="pattern",
         full_every=6,
         tied=True,
+        activation="gelu",
+        scaled_embedding=True,
         qkv_bias="attention_bias",
         out_bias="attention_bias",
         norms=4,
         qk_norm="per head",
+        names=GEMMA3_NAMES,
+        required={
+            "hidden_act": "gelu_pytorch_tanh",
+            "attn_logit_softcapping": None,
+            "final_logit_softcapping": None,
+            "use_bidirectional_attention": False,
+        },
     ),
     "olmo2": Family(qkv_bias="attention_bias", out_bias="attention_bias", qk_norm="all heads"),
     "olmo3": Family(

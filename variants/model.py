@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from variants.config import GPTConfig
-from variants.rope import rope_table, rotate
+from variants.config import GPTConfig, Rope
+from variants.rope import rope_tables, rotate
 
 # (layer, q [B,H,T,D], k [B,Hkv,T,D], v [B,Hkv,T,D]) -> [B,H,T,D]
 Attend = Callable[[int, Tensor, Tensor, Tensor], Tensor]
@@ -30,7 +30,7 @@ def norm(config: GPTConfig, width: int) -> nn.Module:
 
 
 class Block(nn.Module):
-    """Pre-norm transformer block.
+    """Pre-norm transformer block, with norms behind attention and MLP where the config has them.
 
     `qkv` rows are all query heads, then key heads, then value heads. In `up` of a gated block the rows of
     gate and up alternate, so that whoever computes a range of rows holds both and the activation is local.
@@ -40,15 +40,17 @@ class Block(nn.Module):
         super().__init__()
         C, inner = config.n_embd, config.n_inner
         self.n_head, self.n_kv_head, self.head_dim = config.n_head, config.n_kv_head, config.head_dim
-        self.gated = config.gated
+        self.gated, self.activation = config.gated, config.activation
         self.ln_1 = norm(config, C)
         self.qkv = nn.Linear(C, config.q_dim + 2 * config.kv_dim, bias=config.qkv_bias)
         self.q_norm = norm(config, self.head_dim) if config.qk_norm else None
         self.k_norm = norm(config, self.head_dim) if config.qk_norm else None
         self.out = nn.Linear(config.q_dim, C, bias=config.out_bias)
+        self.out_norm = norm(config, C) if config.out_norms else nn.Identity()
         self.ln_2 = norm(config, C)
         self.up = nn.Linear(C, 2 * inner if config.gated else inner, bias=config.mlp_bias)
         self.down = nn.Linear(inner, C, bias=config.mlp_bias)
+        self.down_norm = norm(config, C) if config.out_norms else nn.Identity()
 
     def heads(self, x: Tensor, turn: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """[B,T,C] -> q [B,H,T,D], k and v [B,Hkv,T,D], queries and keys normed and turned where asked."""
@@ -65,16 +67,19 @@ class Block(nn.Module):
     def activated(self, x: Tensor) -> Tensor:
         """What `up` yields, [...,F] or [...,2F], -> [...,F]."""
         if not self.gated:
-            return F.gelu(x, approximate="tanh")
+            return self._activated(x)
         gate, up = x.unflatten(-1, (-1, 2)).unbind(-1)
-        gated: Tensor = F.silu(gate) * up
+        gated: Tensor = self._activated(gate) * up
         return gated
 
+    def _activated(self, x: Tensor) -> Tensor:
+        return F.silu(x) if self.activation == "silu" else F.gelu(x, approximate="tanh")
+
     def forward(self, x: Tensor, layer: int, attend: Attend, turn: Tensor | None) -> Tensor:
-        """[B,T,C] -> [B,T,C]; `turn` [T,2,D/2] is the rotary table at these positions, if there is one."""
+        """[B,T,C] -> [B,T,C]; `turn` [T,2,D/2]: its rotary table at these positions, if it has one."""
         y = attend(layer, *self.heads(self.ln_1(x), turn))
-        x = x + self.out(y.transpose(1, 2).flatten(2))
-        hidden: Tensor = self.down(self.activated(self.up(self.ln_2(x))))
+        x = x + self.out_norm(self.out(y.transpose(1, 2).flatten(2)))
+        hidden: Tensor = self.down_norm(self.down(self.activated(self.up(self.ln_2(x)))))
         return x + hidden
 
 
@@ -120,7 +125,7 @@ class GPT(Model):
         if config.rope is None:
             self.wpe = table(config.n_ctx, config.n_embd)
         else:
-            self.register_buffer("rope", rope_table(config.rope, config.n_ctx, config.head_dim))
+            self.register_buffer("rope", rope_tables(config))
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.n_layer))
         self.ln_f = norm(config, config.n_embd)
         self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
@@ -134,18 +139,20 @@ class GPT(Model):
 
     @property
     def positions(self) -> Tensor:
-        """What a step reads one row of: learned positions [n_ctx,C] or the rotary table [n_ctx,2,D/2]."""
+        """What a step reads one row of: learned positions [n_ctx,C] or rotary tables [n_ctx,R,2,D/2]."""
         return self.wpe.weight if self.config.rope is None else self.rope
 
     def forward(self, tokens: Tensor, positions: Tensor, attend: Attend, head: Head) -> Tensor:
         """tokens [B,T] int64 at positions [T] int64 -> logits [B,T or 1,V], as `head` chooses."""
-        x, turn = self.wte(tokens), None
+        x, turns = self.wte(tokens), dict[Rope | None, Tensor]()
+        if self.config.embed_scale != 1.0:
+            x = x * self.config.embed_scale
         if self.config.rope is None:
             x = x + self.wpe(positions)
         else:
-            turn = self.rope[positions]
+            turns = dict(zip(self.config.ropes, self.rope[positions].unbind(1), strict=True))
         for layer, block in enumerate(self.blocks):
-            x = block(x, layer, attend, turn)
+            x = block(x, layer, attend, turns.get(self.config.rope_of(layer)))
         return head(self.lm_head, self.ln_f(x))
 
 
@@ -171,7 +178,7 @@ def random_model(
     model = empty_model(config)
     model.to_empty(device="cpu")
     if config.rope is not None:
-        model.rope.copy_(rope_table(config.rope, config.n_ctx, config.head_dim))
+        model.rope.copy_(rope_tables(config))
     if config.tied_head:  # to_empty gives each name its own storage
         model.lm_head.weight = model.wte.weight
     generator = torch.Generator().manual_seed(seed)
@@ -180,6 +187,6 @@ def random_model(
         for name, parameter in model.named_parameters():
             scale = 0.02 / (2 * config.n_layer) ** 0.5 if name.split(".", 2)[-1] in residual else 0.02
             parameter.normal_(0.0, scale, generator=generator)
-            if re.search(r"(ln_\w|[qk]_norm)\.weight$", name):
+            if re.search(r"(ln_\w|\w_norm)\.weight$", name):
                 parameter.add_(1.0)
     return model.to(dtype=dtype, device=device).requires_grad_(False).eval()

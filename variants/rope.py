@@ -12,7 +12,7 @@ import math
 import torch
 from torch import Tensor
 
-from variants.config import Rope
+from variants.config import GPTConfig, Rope
 
 
 def rotate(x: Tensor, turn: Tensor) -> Tensor:
@@ -20,6 +20,13 @@ def rotate(x: Tensor, turn: Tensor) -> Tensor:
     cos, sin = turn[:, None, 0], turn[:, None, 1]
     left, right = x.chunk(2, dim=-1)
     return torch.cat([left * cos - right * sin, right * cos + left * sin], dim=-1)
+
+
+def rope_tables(config: GPTConfig) -> Tensor:
+    """The tables of a model's different rotary positions, row by row beside each other: float32
+    [n_ctx, tables, 2, head_dim/2].
+    """
+    return torch.stack([rope_table(rope, config.n_ctx, config.head_dim) for rope in config.ropes], dim=1)
 
 
 def rope_table(rope: Rope, positions: int, head_dim: int) -> Tensor:

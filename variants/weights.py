@@ -17,11 +17,12 @@ from safetensors import safe_open
 from torch import Tensor
 
 from variants.config import GPTConfig
+from variants.described import gpt_config
 from variants.errors import UserError, one_line
-from variants.families import Names, Piece
-from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.hf_config import HfConfig, read_json
 from variants.model import GPT, empty_model
-from variants.rope import rope_table
+from variants.rope import rope_tables
+from variants.stored_names import Names, Piece
 
 
 def load_model(
@@ -45,7 +46,7 @@ def load_model(
     if config.tied_head:
         whole["lm_head.weight"] = whole["wte.weight"]
     if config.rope is not None:
-        whole["rope"] = rope_table(config.rope, config.n_ctx, config.head_dim).to(dtype=dtype, device=device)
+        whole["rope"] = rope_tables(config).to(dtype=dtype, device=device)
     model.load_state_dict(whole, assign=True)
     if config.tied_head:
         model.lm_head.weight = model.wte.weight
@@ -108,7 +109,11 @@ class _Layout:
             else tensor.split([self._rows(ours, part) for part in of])
         )
         piece = dict(zip(of, rows, strict=True))
-        return self._turned(name, torch.cat([piece[part] for part in parts]))
+        return self._turned(name, torch.cat([piece[part] for part in parts])) - self._gain_left_out(name)
+
+    def _gain_left_out(self, name: str) -> int:
+        """What a checkpoint of this type does not say of a norm's gains."""
+        return int(self.names.centred and name.endswith("norm.weight"))
 
     @staticmethod
     def _parameter(pieces: dict[str, Tensor], parts: tuple[str, ...]) -> Tensor:
@@ -142,6 +147,8 @@ class _Checkpoint(_Layout):
                 raise UserError(f"{file}: {stored} is there twice, with and without {self.names.prefix}")
             rows = [self._rows(ours, part) for part in parts]
             _check(tensor, (sum(rows), *self.parameters[ours].shape[1:]), f"{file}: {stored}")
+            if left_out := self._gain_left_out(name):
+                tensor = tensor.float() + left_out
             ready = tensor.to(dtype=dtype, device=device).contiguous()
             if not bool(torch.isfinite(ready).all()):
                 raise UserError(f"{file}: {stored} holds NaN or infinite values (as {dtype})")

@@ -21,7 +21,8 @@ from typing import Any
 from experiments.shared import cli
 from experiments.shared.mutation import scrambled, wrong
 from variants.config import PRESETS
-from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.described import gpt_config
+from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS
 
 ROOT = Path(__file__).parent.parent.parent

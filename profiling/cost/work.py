@@ -86,6 +86,13 @@ def attention_macs(config: GPTConfig, work: Work) -> int:
     return 2 * work.pairs * config.n_layer * config.q_dim
 
 
+def macs_beyond_windows(config: GPTConfig, context: int) -> int:
+    """MACs of one step that attention stopping at a layer's window leaves out."""
+    windows = (config.window(layer) for layer in range(config.n_layer))
+    beyond = sum(max(0, context + 1 - window) for window in windows if window is not None)
+    return 2 * beyond * config.q_dim
+
+
 def macs(config: GPTConfig, work: Work) -> int:
     """Multiply-accumulates of `work`."""
     head = config.n_embd * config.vocab_size * work.logits
@@ -132,7 +139,8 @@ def vector_parameters(config: GPTConfig) -> int:
     biases = config.qkv_bias * (config.q_dim + 2 * config.kv_dim) + config.out_bias * C
     biases += config.mlp_bias * (up + C)
     heads = 2 * norm * config.head_dim if config.qk_norm else 0
-    return config.n_layer * (biases + heads + 2 * norm * C) + norm * C
+    per_layer = 4 if config.out_norms else 2
+    return config.n_layer * (biases + heads + per_layer * norm * C) + norm * C
 
 
 def parameters(config: GPTConfig) -> int:
@@ -158,7 +166,7 @@ def weights_read_bytes(
     """
     C, V = config.n_embd, config.vocab_size
     matrices = matrix_parameters(config) + C * V + (0 if config.tied_head else C * min(batch, V))
-    others = vector_parameters(config) + (C if config.rope is None else config.head_dim)
+    others = vector_parameters(config) + (C if config.rope is None else config.head_dim * len(config.ropes))
     other = weight_dtype_bytes if other_dtype_bytes is None else other_dtype_bytes
     return math.ceil(matrices * weight_dtype_bytes + others * other)
 

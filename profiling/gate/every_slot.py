@@ -7,6 +7,9 @@ less than eight bits round. Here, by turns of heads and layers,
   pair is given, its two shares add up to nothing, in any order and precision; a slot that is lost, read twice
   or mistaken for another leaves a good part of a value behind;
 - keys point away from the query, and only the token's own slot counts.
+
+In a layer with a window, what lies before it has values as large, which nothing cancels: one that is seen
+shows.
 """
 
 from __future__ import annotations
@@ -44,17 +47,23 @@ def every_slot(model: GPT, batch: int, context: int, seed: int) -> Scene:
     kv: KV = []
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        kv.append(_arranged(layer, q, v, context, generator))
+        window = model.config.window(layer)
+        kv.append(_arranged(layer, q, v, context, window, generator))
         held = [x.to(q) for x in kv[-1]]
-        return attention(q, *(torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True)))
+        keys, values = (torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True))
+        return attention(q, keys, values, window)
 
     positions = torch.arange(context, context + STEPS, device=model.device)
     model(text[:, context:], positions, attend, all_positions)
     return Scene(f"context {context}", text, kv, stressed=NAME)
 
 
-def _arranged(layer: int, q: Tensor, v: Tensor, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+def _arranged(
+    layer: int, q: Tensor, v: Tensor, n: int, window: int | None, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:
     """Keys and values [B,Hkv,n,D] for q [B,H,STEPS,D], beside the tokens' own values v [B,Hkv,STEPS,D]."""
+    seen_by_all = 0 if window is None else min(n, max(0, n + STEPS - window))
+    seen_by_some = max(0, seen_by_all - STEPS + 1)
     B, heads, _, D = v.shape
     keys, values = torch.randn(2, B, heads, n, D, generator=generator).to(v.device)
     queries = q.float().unflatten(1, (heads, -1)).transpose(0, 1)
@@ -65,9 +74,14 @@ def _arranged(layer: int, q: Tensor, v: Tensor, n: int, generator: torch.Generat
             keys[:, head] = -AWAY * directions(queries[head]).sum(dim=1, keepdim=True)
             values[:, head] *= size
         else:
-            one, other = torch.randperm(n, generator=generator)[: n // 2 * 2].view(2, -1)
+            pairs = (n - seen_by_all) // 2
+            one, other = seen_by_all + torch.randperm(n - seen_by_all, generator=generator)[: 2 * pairs].view(
+                2, -1
+            )
             keys[:, head] *= SPREAD / _rms(queries[head])
+            own = values[:, head, seen_by_some:seen_by_all] * size
             values[:, head] = large * values[:, head].sign()
+            values[:, head, seen_by_some:seen_by_all] = own
             keys[:, head, other], values[:, head, other] = keys[:, head, one], -values[:, head, one]
     return keys.bfloat16(), values.bfloat16()
 

@@ -27,13 +27,15 @@ from torch import Tensor
 from profiling.gate.oracle import KV, random_stream
 from variants.config import GPTConfig
 from variants.model import GPT, Block, empty_model
-from variants.rope import rope_table
+from variants.rope import rope_tables
 from variants.slots.head import all_positions
 
 STEPS = 6  # of every scene
 SMALL_VALUES, LARGE_MEANS, OUTLIERS = "small values", "large means", "outlier channels"
 # Contexts with tokens like all others: around the ends of chunks of 16 and 256 slots, and two of these.
 PLAIN_CONTEXTS = (1, 29, 250, 290)
+SCALE = 1.5  # of embeddings that have one: its root of the width would outshine what the layers add
+WINDOW = 40  # of layers that have one: contexts on both sides of it, and more than a chunk beyond it
 TAIL, TAIL_SPREAD = -3.0, 0.2  # what GELU is given there
 SPREAD = 1.5  # standard deviation of the scores where nothing else is arranged
 NEEDLE, BEYOND_EXP = 30.0, 100.0  # scores: far above a thousand others, and where exp overflows float32
@@ -64,17 +66,24 @@ class Scene:
 
 
 def small_config(config: GPTConfig) -> GPTConfig:
-    """Two layers of the same family. Rows hold two groups of int4's scales, the cache two chunks of slots."""
-    heads = 4
+    """Two layers of the same family, or as many as it has kinds of. Rows hold two groups of int4's scales,
+    the cache two chunks of slots.
+    """
+    heads, n_ctx = 4, 320
+    of_layers = [(config.slides(n), config.window(n), config.rope_of(n)) for n in range(config.n_layer)]
+    kinds = list(dict.fromkeys(of_layers))
     return replace(
         config,
-        n_layer=2,
+        n_layer=max(2, len(kinds)),
+        windows=tuple(WINDOW if window else slides and n_ctx for slides, window, _ in kinds),
+        unturned=tuple(rope is None for *_, rope in kinds) if config.unturned else (),
+        embed_scale=SCALE if config.embed_scale != 1.0 else 1.0,
         n_head=heads,
         n_kv_head=max(1, heads * config.n_kv_head // config.n_head),
         n_embd=128,
         n_inner=256,
         head_width=None,
-        n_ctx=320,
+        n_ctx=n_ctx,
         vocab_size=199,
         tied_head=False,  # embeddings of outliers would be head rows that outshine every other logit
     )
@@ -99,7 +108,7 @@ def _drawn(config: GPTConfig, generator: torch.Generator) -> GPT:
     """Matrices keep the size of what they are given; so every block counts against the residual stream."""
     model = empty_model(config).to_empty(device="cpu")
     if config.rope is not None:
-        model.rope.copy_(rope_table(config.rope, config.n_ctx, config.head_dim))
+        model.rope.copy_(rope_tables(config))
     if config.tied_head:  # to_empty gives each name its own storage
         model.lm_head.weight = model.wte.weight
     for name, parameter in model.named_parameters():
@@ -196,7 +205,8 @@ class _Arranged:
         """q [B,H,STEPS,D], k and v [B,Hkv,STEPS,D] of the scene's own tokens -> [B,H,STEPS,D]."""
         self.kv.append(self._for_queries(layer, q))
         held = [x.to(q) for x in self.kv[-1]]
-        return attention(q, *(torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True)))
+        keys, values = (torch.cat(pair, dim=2) for pair in zip(held, (k, v), strict=True))
+        return attention(q, keys, values, self.config.window(layer))
 
     def _for_queries(self, layer: int, q: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values [B,Hkv,n,D]."""
@@ -238,11 +248,13 @@ def _slots(n: int, generator: torch.Generator) -> Iterator[int]:
     return cycle([slot for slot in dict.fromkeys([*edges, *rest]) if slot >= 0])
 
 
-def attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def attention(q: Tensor, k: Tensor, v: Tensor, window: int | None) -> Tensor:
     """q [B,H,T,D] are the last T of the positions that k and v [B,Hkv,S,D] have."""
     shared_by, T, S = q.size(1) // k.size(1), q.size(2), k.size(2)
     k, v = k.repeat_interleave(shared_by, dim=1), v.repeat_interleave(shared_by, dim=1)
     visible = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)
+    if window is not None:
+        visible = visible.triu(S - T + 1 - window)
     scores = (q @ k.transpose(-1, -2) / math.sqrt(q.size(-1))).masked_fill(~visible, float("-inf"))
     return scores.softmax(dim=-1) @ v
 

@@ -17,6 +17,7 @@ from profiling.cost.work import (
     FLOPS_PER_MAC,
     kv_read_bytes,
     macs,
+    macs_beyond_windows,
     step_work,
 )
 from profiling.results.record import Ops, Peaks, StepPrediction
@@ -84,10 +85,11 @@ def step_reads(decoder: Decoder) -> StepReads:
     whole = [tensor for tensor in tensors if all(tensor is not table for table in by_row)]
     position, token = model.positions[0], model.wte.weight[0]
     rows = position.nbytes + (0 if _is_head(model.wte, model) else batch * token.nbytes)
-    element = decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize)
+    config, element = model.config, decoder.variant.kv.element_bytes(model.config, model.dtype.itemsize)
+    of_layer = kv_read_bytes(config, 1, element) // config.n_layer
     if isinstance(decoder.modules, PluginTrunk) and (weights := decoder.modules.weights()) is not None:
         whole = weights
-    return StepReads(whole, rows, [(kv_read_bytes(model.config, 1, element), None)])
+    return StepReads(whole, rows, [(of_layer, config.window(layer)) for layer in range(config.n_layer)])
 
 
 def _is_head(table: nn.Embedding, model: GPT) -> bool:
@@ -155,8 +157,9 @@ def predict(decoder: Decoder, context: int, peaks: Peaks) -> StepPrediction:
     """
     model, n_bytes, count = decoder.model, floor_bytes(decoder, context), None
     if not isinstance(model, TransformersModel) or model.described:
-        work = step_work(decoder.variant, context, decoder.bucket(context))
-        count = macs(model.config, work) * decoder.batch
+        config, work = model.config, step_work(decoder.variant, context, decoder.bucket(context))
+        unseen = 0 if decoder.variant.backend.attends_to_bucket else macs_beyond_windows(config, context)
+        count = (macs(config, work) - unseen) * decoder.batch
     return StepPrediction(
         bytes=n_bytes,
         macs=count,

@@ -26,8 +26,9 @@ from variants.backends.transformers_model import (
     load_transformers_model,
 )
 from variants.config import PRESETS, GPTConfig
+from variants.described import gpt2_settings, gpt_config
 from variants.errors import UserError
-from variants.hf_config import HfConfig, gpt2_settings, gpt_config, read_json
+from variants.hf_config import HfConfig, read_json
 from variants.known_configs import KNOWN_CONFIGS, SHAPE
 from variants.ladder import THEIRS, roles
 from variants.model import GPT, Model, empty_model, random_model

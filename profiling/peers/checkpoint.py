@@ -15,10 +15,11 @@ from torch import Tensor
 
 from variants import build_cache
 from variants.config import GPTConfig
+from variants.described import gpt2_settings
 from variants.errors import UserError
-from variants.families import FAMILIES, Names
-from variants.hf_config import gpt2_settings
+from variants.families import FAMILIES
 from variants.model import GPT
+from variants.stored_names import Names
 from variants.weights import stored_as
 
 LLAMA_TYPES = {"qwen3": "Qwen3ForCausalLM", "qwen2": "Qwen2ForCausalLM", "llama": "LlamaForCausalLM"}
@@ -59,9 +60,10 @@ def settings(config: GPTConfig) -> dict[str, Any]:
     if config.rope is None:
         return {"architectures": ["GPT2LMHeadModel"], **gpt2_settings(config)}
     kind = "qwen3" if config.qk_norm else "qwen2" if config.qkv_bias > config.out_bias else "llama"
-    like_llama = (
-        config.norm == "rms" and config.gated and (kind == "qwen2" or config.qkv_bias == config.out_bias)
-    )
+    layers_alike = not any((*config.windows, *config.unturned)) and not config.out_norms
+    gated_silu = config.gated and config.activation == "silu" and config.embed_scale == 1.0
+    biases_known = kind == "qwen2" or config.qkv_bias == config.out_bias
+    like_llama = config.norm == "rms" and layers_alike and gated_silu and biases_known
     if not like_llama or (config.mlp_bias and kind != "llama"):
         raise UserError("no type of checkpoint that is written here is a decoder of these facts")
     rope = {key: value for key, value in asdict(config.rope).items() if key != "theta" and value is not None}

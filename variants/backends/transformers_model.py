@@ -19,8 +19,9 @@ from torch import Tensor, nn
 
 from variants.backends.backend import Backend
 from variants.config import GPTConfig
+from variants.described import gpt_config
 from variants.errors import UserError, one_line
-from variants.hf_config import HfConfig, gpt_config, read_json
+from variants.hf_config import HfConfig, read_json
 from variants.model import GPT, Model
 from variants.slots.cache import Cache, CacheOption, Window
 from variants.slots.exact import in_float64

@@ -2,7 +2,8 @@
 
 Every option answers `open(where, slots)`: a function from the layer to bool [1,1,T,slots], True where the
 query may look. `where` is the queries' positions, as a slice (growing caches) or an int64 tensor [T] (fixed
-shapes). Query i of T sees keys up to its own position, so the mask is aligned bottom-right.
+shapes). Query i of T sees keys up to its own position, so the mask is aligned bottom-right; in a layer with a
+window the last of them only.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ class PerLayerFloat:
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         import torch
 
-        n = config.n_ctx
-        self.tables = [torch.ones(n, n, device=device).tril()[None, None] for _ in range(config.n_layer)]
+        ones = torch.ones(config.n_ctx, config.n_ctx, device=device)
+        self.tables = [triangle(ones, config.window(layer)) for layer in range(config.n_layer)]
 
     def open(self, where: Where, slots: int) -> Visible:
         return lambda layer: self.tables[layer][:, :, where, :slots] != 0
@@ -57,34 +58,49 @@ class PerLayerFloat:
         return self.tables
 
 
+def triangle(ones: Tensor, window: int | None) -> Tensor:
+    """ones [n,n] where query (row) may see key (column), else 0, as [1,1,n,n]."""
+    seen = ones.tril()
+    return (seen if window is None else seen.triu(1 - window))[None, None]
+
+
 class SharedBool:
-    """One bool triangle for all layers, looked up once per step."""
+    """One bool triangle for all layers with the same window, looked up once per step."""
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         import torch
 
-        n = config.n_ctx
-        self.table = torch.ones(n, n, dtype=torch.bool, device=device).tril()[None, None]
+        ones = torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool, device=device)
+        self.windows = [config.window(layer) for layer in range(config.n_layer)]
+        self.tables = {window: triangle(ones, window) for window in dict.fromkeys(self.windows)}
 
     def open(self, where: Where, slots: int) -> Visible:
-        rows = self.table[:, :, where, :slots]
-        return lambda layer: rows
+        rows = {window: table[:, :, where, :slots] for window, table in self.tables.items()}
+        return lambda layer: rows[self.windows[layer]]
 
     def buffers(self) -> list[Tensor]:
-        return [self.table]
+        return list(self.tables.values())
 
 
 class Computed:
-    """Nothing stored but the positions: key position <= query position, compared once per step."""
+    """Nothing stored but the positions, compared once per step: key position <= query position, and within
+    the window.
+    """
 
     def __init__(self, config: GPTConfig, device: torch.device) -> None:
         import torch
 
         self.positions = torch.arange(config.n_ctx, device=device)
+        self.windows = [config.window(layer) for layer in range(config.n_layer)]
 
     def open(self, where: Where, slots: int) -> Visible:
-        rows = (self.positions[:slots] <= self.positions[where][:, None])[None, None]
-        return lambda layer: rows
+        keys, queries = self.positions[:slots], self.positions[where][:, None]
+        past = (keys <= queries)[None, None]
+        rows = {
+            window: past if window is None else past & (keys > queries - window)
+            for window in dict.fromkeys(self.windows)
+        }
+        return lambda layer: rows[self.windows[layer]]
 
     def buffers(self) -> list[Tensor]:
         return [self.positions]

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from variants.backends.backend import Backend
 from variants.backends.one_launch import library
+from variants.errors import UserError
 from variants.model import GPT
 from variants.slots.paged_cache import PagedCache
 from variants.slots.precision import PrecisionOption
@@ -40,6 +41,11 @@ class OneLaunch(Backend):
     """
 
     def __init__(self, model: GPT, cache: StaticCache | PagedCache, precision: PrecisionOption) -> None:
+        if not model.config.alike or (model.config.gated and model.config.activation != "silu"):
+            raise UserError(
+                "the one-launch kernels run GPT-2 and Llama's kind: no windows shorter than the run, layers "
+                "without positions, norms behind attention and MLP, or scaled embeddings"
+            )
         library.load()
         self.model, self.cache, self.precision = model, cache, precision
         rows = cache.table if isinstance(cache, PagedCache) else cache.stored()[0][0][0]
