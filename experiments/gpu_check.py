@@ -38,21 +38,25 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
     in a process of its own. Tests of kernels come last: they compile some two hundred small ones, and what a
     study times it has proven itself. A rehearsal runs the same parts small and on the CPU."""
     device, model = ("cpu", "tiny") if rehearse else ("cuda", "gpt2")
+    llama = "tiny-llama" if rehearse else "smollm2-135m"
     contexts = "5,40" if rehearse else "10,100,1000"
     scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "10", "--steps", "10")
     safe, fused, one = ("tape", "boolmask", "onelaunch") if rehearse else RUNGS
     module = (sys.executable, "-m")
     common = ("--device", device, "--model", model)
+    of_llama = ("--device", device, "--shape", llama)
 
     def tests(name: str, which: str, limit_s: float) -> Part:
         command = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py", "-k", which)
         return Part(name, command, limit_s, parsed=False)
 
-    def floor(name: str, precision: str, rungs: str, duel: str, limit_s: float) -> Part:
+    def floor(
+        name: str, precision: str, rungs: str, duel: str, limit_s: float, of: Sequence[str] = common
+    ) -> Part:
         runs = out / f"{name} {precision}".replace(" ", "-")
         options = ("--precision", precision, "--variant", rungs, "--context", contexts, "--max-time", duel)
         where = ("--out", str(runs), "--json", "--quiet")
-        command = (*module, "experiments.floor", *common, *options, *scale, *where)
+        command = (*module, "experiments.floor", *of, *options, *scale, *where)
         return Part(f"{name} {precision}", command, limit_s, runs=runs)
 
     def measured(what: str, precision: str, steps: str) -> Part:
@@ -60,10 +64,14 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         command = (*module, f"profiling.measure.{what}", *common, "--precision", precision, *size)
         return Part(f"{what} {precision}", command, 45)
 
-    ahead = ["profiling.measure.ahead", "--model", model, "--context", contexts, "--precision", "float32"]
-    ahead += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else ["bfloat16"]
+    def ahead(name: str, model: str, precisions: Sequence[str], limit_s: float) -> Part:
+        options = ["--model", model, "--context", contexts, "--precision", *precisions]
+        options += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else []
+        command = (*module, "profiling.measure.ahead", *options)
+        return Part(name, command, limit_s, environment={"TRITON_INTERPRET": "0"})
+
     chosen = [
-        Part("kernels ahead", (*module, *ahead), 90, environment={"TRITON_INTERPRET": "0"}),
+        ahead("kernels ahead", model, ["float32"] if rehearse else ["float32", "bfloat16"], 90),
         floor("floor", "float32", safe, "20s", 150),
         floor("floor", "bfloat16", safe, "10s", 100),
         tests("tests", SAFE, 60),
@@ -75,6 +83,9 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         measured("kernels", "bfloat16", "10"),
         measured("phases", "float32", "50"),
         measured("phases", "bfloat16", "50"),
+        ahead("kernels of llama ahead", llama, ["bfloat16"], 60),
+        floor("llama triton", "bfloat16", fused, "5s", 60, of_llama),
+        floor("llama onelaunch", "bfloat16", one, "5s", 60, of_llama),
         tests("tests of kernels", f"not ({SAFE})", 120),
     ]
     return [replace(p, limit_s=p.limit_s * REHEARSAL_SLOWER) for p in chosen] if rehearse else chosen

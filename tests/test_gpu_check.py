@@ -9,13 +9,14 @@ import tarfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from experiments import floor, gpu_check
 from experiments.gpu_check import goals, lines, page, parts, verdict
 from experiments.shared import cli
 from experiments.shared.parts import GRACE_S, Part, Result, archive, run_all
+from profiling.measure.models import Wanted
 from tests.floor_run import GOLDEN
-from variants.config import PRESETS
 from variants.errors import UserError
 from variants.ladder import ladder
 
@@ -132,11 +133,12 @@ def test_what_never_ran_on_a_device_runs_after_what_is_safe_and_in_a_process_of_
 def test_no_part_is_refused_for_its_flags(rehearse: bool) -> None:
     """What runs on a device must not be found out there: a floor study's contexts and steps fit its model."""
     floors = [part for part in parts(rehearse, Path("x")) if "experiments.floor" in part.command]
-    assert len(floors) == 6
+    assert len(floors) == 8
     for part in floors:
         arguments = floor.parser().parse_args(part.command[3:])
         assert set(cli.names(arguments.variant)) <= set(ladder(arguments.precision))
-        workload = floor._workload(arguments, PRESETS[arguments.model])
+        name = arguments.model
+        workload = floor._workload(arguments, Wanted(name, torch.float32, torch.device("cpu"), 2048).config)
         assert workload.contexts == arguments.context
 
 
@@ -211,7 +213,7 @@ def test_the_rehearsal_runs_every_part(tmp_path: Path) -> None:
     (folder,) = (path for path in tmp_path.iterdir() if path.is_dir())
     assert (tmp_path / f"{folder.name}.tar.gz").stat().st_size < 16_000_000
     stored = json.loads((folder / "gpu-check.json").read_text())
-    assert [part["status"] for part in stored["parts"]] == ["passed"] * 13
+    assert [part["status"] for part in stored["parts"]] == ["passed"] * 16
     assert stored["parts"][0]["output"]["compiled"] == 3  # one kernel of three models
     assert all(part["output"]["replay_outcome"]["variant"] == "tape" for part in stored["parts"][1:3])
     rows = next(part["output"]["kernels"] for part in stored["parts"] if part["name"] == "kernels float32")

@@ -79,6 +79,18 @@ def test_no_spills_and_no_more_registers_than_the_design_has(arch: int, precisio
         assert row["registers"] <= REGISTERS and row["shared_bytes"] <= SHARED_BYTES, row
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", [80, 86, 90, 100])
+@pytest.mark.parametrize("model", ["smollm2-135m", "qwen3-0.6b", "llama-3.2-1b"])
+@pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
+def test_llama_s_kind_spills_nothing_either(model: str, arch: int, precision: str) -> None:
+    rows = compiled(arch, precision, 1, "--model", model)
+    assert sorted(rows) == sorted(KERNELS)
+    for row in rows.values():
+        assert row["spills"] == 0 and row["registers"] <= REGISTERS, row
+        assert row["shared_bytes"] <= SHARED_BYTES and row["non_coherent_loads"] == 0, row
+
+
 @pytest.mark.parametrize(("arch", "precision", "batch"), TARGETS)
 def test_weights_are_read_in_wide_loads_that_may_not_be_stale(arch: int, precision: str, batch: int) -> None:
     for name, row in compiled(arch, precision, batch).items():

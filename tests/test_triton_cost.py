@@ -19,7 +19,7 @@ from triton.runtime import interpreter
 
 from profiling.cost import work
 from tests.triton_emulator import Emulated
-from tests.triton_reference import Case
+from tests.triton_reference import LLAMA, QWEN3, Case
 from variants.backends.triton_step import assembly, cost, ops, persistent, steps
 from variants.backends.triton_step.interpreter import ASSEMBLY
 from variants.backends.triton_step.plan import Ahead, Setting, ahead, plan
@@ -64,12 +64,19 @@ def counted() -> Iterator[Traffic]:
 
 
 @pytest.mark.parametrize(
-    ("precision", "length", "batch"), [("float32", 13, 1), ("bfloat16", 3, 1), ("int8", 9, 2)]
+    ("config", "precision", "length", "batch"),
+    [
+        (CONFIG, "float32", 13, 1),
+        (CONFIG, "bfloat16", 3, 1),
+        (CONFIG, "int8", 9, 2),
+        (LLAMA, "float32", 13, 1),
+        (QWEN3, "bfloat16", 9, 2),
+    ],
 )
 def test_every_kernel_touches_the_bytes_that_its_cost_states(
-    precision: str, length: int, batch: int, monkeypatch: pytest.MonkeyPatch
+    config: GPTConfig, precision: str, length: int, batch: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    case = Case(CONFIG, precision, length, batch)
+    case = Case(config, precision, length, batch)
     case.token.copy_(torch.arange(batch)[:, None])  # different tokens: different embedding rows
     backend = steps.TritonStep(case.model, case.cache, programs=9, block=4)
     g, seen = backend.geometry, []
@@ -96,8 +103,8 @@ def test_every_kernel_touches_the_bytes_that_its_cost_states(
 def test_the_step_reads_little_more_than_the_floor_counts(weight_bytes: int, length: int) -> None:
     """Against the independent count of `profiling.cost.work`; activations between kernels come on top."""
     c = PRESETS["gpt2"]
-    shape = (c.n_layer, c.n_head, c.n_kv_head, c.n_embd, c.n_inner, c.vocab_size, c.n_ctx, 1)
-    g = plan(Setting(*shape, weight_bytes=weight_bytes, half=weight_bytes == 2, programs=132), 1e-5)
+    setting = Setting.of(c, c.n_ctx, 1, weight_bytes=weight_bytes, half=weight_bytes == 2, programs=132)
+    g = plan(setting, 1e-5)
     other = 2 if weight_bytes == 2 else 4
     floor = work.weights_read_bytes(c, weight_bytes, other_dtype_bytes=other)
     floor += work.kv_read_bytes(c, length, other)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.triton_reference import PHASES, Case, check_phases
+from tests.triton_reference import LLAMA, PHASES, QWEN2, QWEN3, Case, check_phases
 from variants.backends.backend import FUSED_TRITON
 from variants.backends.triton_step import steps
 from variants.config import PRESETS, GPTConfig
@@ -33,6 +34,9 @@ CONFIGS = {
     "grouped": GPTConfig(2, 4, 40, 2, n_ctx=32, vocab_size=53, n_inner=72),  # heads of 10 share keys
     "one-kv-head": GPTConfig(1, 5, 35, 1, n_ctx=32, vocab_size=67, n_inner=33),  # heads of 7
     "untied": GPTConfig(2, 2, 24, n_ctx=40, vocab_size=59, tied_head=False),
+    "llama": LLAMA,
+    "qwen2": QWEN2,
+    "qwen3": QWEN3,
 }
 # precision, context, batch: block edges, several splits, an empty cache and the last free slot
 AXES = [
@@ -47,15 +51,20 @@ AXES = [
     ("int8", 9, 1),
     ("int8", 12, 2),
 ]
+QUICK = {"grouped": AXES, "llama": AXES[4:6], "qwen3": AXES[7:9]}  # in the default run
 
 
 def fused(case: Case, programs: int = 3, **options: object) -> steps.TritonStep:
     return steps.TritonStep(case.model, case.cache, programs=programs, block=BLOCK, **options)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(("precision", "length", "batch"), AXES)
 @pytest.mark.parametrize(
-    "config", ["grouped", *(pytest.param(c, marks=pytest.mark.slow) for c in CONFIGS if c != "grouped")]
+    ("config", "precision", "length", "batch"),
+    [
+        pytest.param(config, *axis, marks=() if axis in QUICK.get(config, ()) else pytest.mark.slow)
+        for config in CONFIGS
+        for axis in AXES
+    ],
 )
 def test_each_kernel_agrees_with_float64(
     config: str, precision: str, length: int, batch: int, monkeypatch: pytest.MonkeyPatch
@@ -67,8 +76,9 @@ def test_each_kernel_agrees_with_float64(
 
 @pytest.mark.parametrize("batch", [1, 2])
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "int8"])
-def test_one_program_in_one_launch_agrees_with_float64(precision: str, batch: int) -> None:
-    case = Case(CONFIGS["grouped"], precision, 9, batch)
+@pytest.mark.parametrize("config", ["grouped", "qwen3", pytest.param("qwen2", marks=pytest.mark.slow)])
+def test_one_program_in_one_launch_agrees_with_float64(config: str, precision: str, batch: int) -> None:
+    case = Case(CONFIGS[config], precision, 9, batch)
     backend = steps.PersistentStep(case.model, case.cache, block=BLOCK)
     for _ in range(2):
         case.check_step(backend)
@@ -117,6 +127,17 @@ def test_logits_that_are_not_numbers_give_a_token_of_the_vocabulary() -> None:
         case.model.ln_f.bias.fill_(torch.nan)
     fused(case).step(case.token)
     assert 0 <= int(case.token) < 101
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [{"windows": (None, 9)}, {"unturned": (True, False)}, {"out_norms": True}, {"embed_scale": 6.0}],
+    ids=str,
+)
+def test_layers_that_the_kernels_do_not_know_are_refused(fact: dict[str, Any]) -> None:
+    case = Case(replace(LLAMA, **fact), "float32", 3)
+    with pytest.raises(UserError, match="Triton kernels run GPT-2 and Llama's kind"):
+        steps.TritonStep(case.model, case.cache)
 
 
 def test_float64_and_four_bits_are_refused() -> None:

@@ -6,6 +6,7 @@ wrong kernel is named, and not only a wrong token.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -13,13 +14,34 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from variants.backends.triton_step import ops, steps
-from variants.config import GPTConfig
+from variants.config import GPTConfig, Rope
 from variants.model import GPT, random_model
 from variants.option import declared
 from variants.slots.exact import exact_copy
 from variants.slots.precision import PrecisionOption
 from variants.slots.static_cache import StaticCache
 
+# of the kind of Llama 3.2 and of Qwen3, smaller: heads apart from the width, which is no round number
+LLAMA = GPTConfig(
+    n_layer=2,
+    n_head=4,
+    n_embd=40,
+    n_kv_head=2,
+    n_ctx=32,
+    vocab_size=53,
+    n_inner=36,
+    norm="rms",
+    activation="silu",
+    gated=True,
+    qkv_bias=False,
+    out_bias=False,
+    mlp_bias=False,
+    rope=Rope(1e4),
+)
+QWEN3 = replace(
+    LLAMA, n_head=6, n_embd=36, head_width=16, qk_norm=True, tied_head=False, layer_norm_epsilon=1e-6
+)
+QWEN2 = replace(LLAMA, n_head=5, n_embd=30, n_kv_head=1, qkv_bias=True)
 TOLERANCE = {"float32": 2e-6, "bfloat16": 2e-2, "int8": 2e-6}  # relative RMS, of a few layers of small models
 PHASES = ("qkv", "attend", "out", "up", "down")
 
@@ -35,20 +57,27 @@ class Reference:
         self.model, self.n = model, int(cache.length)
         self.k = [k[:, :, : self.n].double() for k in cache.k]
         self.v = [v[:, :, : self.n].double() for v in cache.v]
-        self.x = model.wte(token[:, 0]) + model.wpe.weight[self.n]
+        self.x, self.turn = model.wte(token[:, 0]), None
+        if model.config.rope is None:
+            self.x = self.x + model.wpe.weight[self.n]
+        else:
+            self.turn = model.rope[self.n : self.n + 1, 0]
 
     def qkv(self, layer: int) -> dict[str, Tensor]:
         block: Any = self.model.blocks[layer]
-        q, k, v = block.heads(block.ln_1(self.x)[:, None])
+        q, k, v = block.heads(block.ln_1(self.x)[:, None], self.turn)
         self.q = q
         self.k[layer] = torch.cat([self.k[layer], k], 2)
         self.v[layer] = torch.cat([self.v[layer], v], 2)
-        return {"q": q.flatten(1), "k": k[:, :, 0], "v": v[:, :, 0]}
+        if self.turn is None:
+            return {"q": q.flatten(1), "k": k[:, :, 0], "v": v[:, :, 0]}
+        unturned = block.qkv(block.ln_1(self.x))[:, : -v[0].numel()]
+        return {"q": unturned, "v": v[:, :, 0]}
 
     def attend(self, layer: int) -> dict[str, Tensor]:
         k, v = self.k[layer], self.v[layer]
         self.o = F.scaled_dot_product_attention(self.q, k, v, enable_gqa=True).flatten(1)
-        return {"o": self.o}
+        return {"o": self.o, "k": k[:, :, self.n]}
 
     def out(self, layer: int) -> dict[str, Tensor]:
         self.x = self.x + self.model.blocks[layer].out(self.o)  # type: ignore[operator, union-attr]
@@ -56,7 +85,11 @@ class Reference:
 
     def up(self, layer: int) -> dict[str, Tensor]:
         block: Any = self.model.blocks[layer]
-        self.h = F.gelu(block.up(block.ln_2(self.x)), approximate="tanh")
+        y = block.up(block.ln_2(self.x))
+        if self.model.config.gated:
+            self.h = F.silu(y[..., 0::2]) * y[..., 1::2]
+        else:
+            self.h = F.gelu(y, approximate="tanh")
         return {"h": self.h}
 
     def down(self, layer: int) -> dict[str, Tensor]:
@@ -96,7 +129,7 @@ class Case:
         stored = declared(PrecisionOption)[precision]
         self.model, self.exact = stored.build(model), exact_copy(model, stored)
         self.precision, self.batch = precision, batch
-        self.cache = StaticCache(config, batch, capacity, self.model.wpe.weight)
+        self.cache = StaticCache(config, batch, capacity, self.model.like)
         generator = torch.Generator().manual_seed(seed)
         for buffer in (*self.cache.k, *self.cache.v):
             buffer.copy_(torch.randn(buffer.shape, generator=generator))

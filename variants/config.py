@@ -102,8 +102,8 @@ class GPTConfig:
 
     @property
     def alike(self) -> bool:
-        """Whether all layers are of one kind: no window within a run, all or none turned, and nothing beside the
-        parts that GPT-2 and Llama have.
+        """Whether all layers are of one kind: no window within a run, all or none turned, and nothing beside
+        the parts that GPT-2 and Llama have.
         """
         kinds = {(self.window(layer), self.rope_of(layer)) for layer in range(self.n_layer)}
         return kinds == {(None, self.rope)} and not self.out_norms and self.embed_scale == 1.0

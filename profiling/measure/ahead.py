@@ -16,17 +16,20 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from multiprocessing import get_context
 
+import torch
 import triton
 
 from profiling.gate.gate import ROWS
 from profiling.gate.stress import small_config
 from profiling.measure.cases import narrow_config, width_configs
+from profiling.measure.models import POSITIONS, Wanted
 from profiling.results.record import Workload
 from variants.backends.triton_step import aot
 from variants.backends.triton_step.aot import Chip, Shape
 from variants.command import Parser, run
 from variants.config import PRESETS, GPTConfig
 from variants.errors import UserError, one_line
+from variants.known_configs import KNOWN_CONFIGS, SHAPE
 
 # the longest to compile first
 KERNELS = ("one_step", "attend_kernel", "qkv_kernel", "up_kernel", "residual_kernel", "head_kernel")
@@ -79,7 +82,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = Parser("python -m profiling.measure.ahead", (__doc__ or "").splitlines()[0])
     add = parser.add_argument
     add("--arch", choices=aot.CHIPS, help="to compile for (default: the device of this machine)")
-    add("--model", default="gpt2", choices=PRESETS, help="its shape")
+    add("--model", default="gpt2", choices=(*PRESETS, *KNOWN_CONFIGS), help="its shape")
     add("--precision", nargs="+", default=("float32",), choices=aot.PRECISIONS, help="of the weights")
     add("--context", default="500", help="of the study, as numbers with commas")
     add("--steps", type=int, default=10, help="of the study")
@@ -88,8 +91,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if triton.knobs.runtime.interpret:
         raise UserError("TRITON_INTERPRET is set: kernels would be interpreted, not compiled")
     workload = Workload(contexts=tuple(map(int, arguments.context.split(","))), steps=arguments.steps)
+    name = arguments.model if arguments.model in PRESETS else SHAPE + arguments.model
+    config = Wanted(name, torch.float32, torch.device("cpu"), POSITIONS).config
     chip, start = aot.CHIPS[arguments.arch] if arguments.arch else aot.own_chip(), time.perf_counter()
-    studied = shapes(PRESETS[arguments.model], workload)
+    studied = shapes(config, workload)
     wanted = [(kernel, shape) for kernel in arguments.kernel for shape in studied]
     if "one_step" in arguments.kernel:
         wanted.insert(0, ("one_step", replace(studied[0], stamped=True)))

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,10 @@ from triton.runtime import driver
 
 from variants.backends.triton_step import ops, plan, steps
 from variants.command import Parser, run
-from variants.config import GPTConfig
+from variants.config import PRESETS, GPTConfig
+from variants.described import gpt_config
+from variants.hf_config import HfConfig
+from variants.known_configs import KNOWN_CONFIGS
 from variants.model import GPT
 from variants.option import declared
 from variants.slots.precision import PrecisionOption
@@ -58,8 +61,18 @@ CHIPS = {
     "gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304, 0),  # MI300X
     "gfx1100": Chip(GPUTarget("hip", "gfx1100", 32), 96, 0),  # RX 7900 XTX
 }  # AMD's compilers know none of the hints to a cache
-CONFIG = GPTConfig(n_layer=2, n_head=12, n_embd=768)  # GPT-2 small; more layers run the same kernels
+
+
 PRECISIONS = ("float32", "bfloat16", "int8")
+VOCABULARY = 8192  # of a known shape: the head's kernel has a loop over its rows
+
+
+def config_of(name: str) -> GPTConfig:
+    """A preset or a known shape, of two layers: more run the same kernels."""
+    if name in PRESETS:
+        return replace(PRESETS[name], n_layer=2)
+    raw = KNOWN_CONFIGS[name] | {"num_hidden_layers": 2, "vocab_size": VOCABULARY}
+    return gpt_config(HfConfig.of(raw, name), positions=Shape.capacity)
 
 
 def own_chip() -> Chip:
@@ -260,12 +273,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--precision", nargs="+", default=tuple(PRECISIONS), choices=PRECISIONS, help="of the model"
     )
+    models = (*PRESETS, *KNOWN_CONFIGS)
+    parser.add_argument("--model", default="gpt2", choices=models, help="its sizes, of two layers")
     parser.add_argument("--batch", type=int, default=1, help="rows decoded together")
     parser.add_argument("--kernel", metavar="NAME", help="that one alone, one_step for example")
     parser.add_argument("--stamped", action="store_true", help="the one launch with its clock stamps")
     parser.add_argument("--json", action="store_true", help="one JSON object per kernel instead of a table")
     arguments = parser.parse_args(argv)
-    shape = Shape(CONFIG, arguments.batch, stamped=arguments.stamped)
+    shape = Shape(config_of(arguments.model), arguments.batch, stamped=arguments.stamped)
     kernels = rows(arguments.arch, arguments.precision, shape, arguments.kernel)
     if arguments.json:
         for row in kernels:

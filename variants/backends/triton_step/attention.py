@@ -3,7 +3,8 @@
 """Attention of the new token, split over keys.
 
 An item is one split of one (row, query head). Its partial output is weighted by its log-sum-exp, and the last
-split of a head to finish combines them. Old keys are those before `length`; the new one is at `length`.
+split of a head to finish combines them. Old keys are those before `length`; the new one is at `length`, or
+still to be turned: then every item turns it for itself, and one per KV head appends it.
 """
 
 import triton
@@ -53,7 +54,57 @@ def first_keys(item, length, keys, k_cache, v_cache, g: tl.constexpr):
 
 
 @triton.jit
-def attend(first, item, length, keys, live, q, k_cache, v_cache, o, scratch, g: tl.constexpr):
+def placed(x, gain, turn, g: tl.constexpr):
+    """A head x float32 [D] of queries or keys, normed and turned, as [head tile]; `turn`: cosines, sines."""
+    D: tl.constexpr = g.head_dim
+    HALF: tl.constexpr = g.head_dim // 2
+    TILE: tl.constexpr = g.head_tile
+    NORMED: tl.constexpr = g.qk_norm
+    EPSILON: tl.constexpr = g.epsilon
+    d = tl.arange(0, TILE)
+    other = (d + HALF) % D  # it is turned with
+    here = tl.load(x + d, mask=d < D, other=0.0, cache_modifier=".cg")
+    there = tl.load(x + other, mask=d < D, other=0.0, cache_modifier=".cg")
+    if NORMED:
+        scale = 1.0 / tl.sqrt(tl.sum(here * here, 0) / D + EPSILON)
+        here *= scale * tl.load(gain + d, mask=d < D, other=0).to(tl.float32)
+        there *= scale * tl.load(gain + other, mask=d < D, other=0).to(tl.float32)
+    cos = tl.load(turn + d % HALF, mask=d < D, other=0).to(tl.float32)
+    sin = tl.load(turn + HALF + d % HALF, mask=d < D, other=0).to(tl.float32)
+    return here * cos + tl.where(d < HALF, -there, there) * sin
+
+
+@triton.jit
+def query_and_key(pair, new, length, turns, q, k_cache, append, g: tl.constexpr):
+    """The query of one (row, query head) and the new key that it sees, as [head tile] each; `new` is where
+    that key lies in the cache, into which it goes here if it was still to be turned and the item is the one
+    to `append` it.
+    """
+    H: tl.constexpr = g.n_head
+    HEADS: tl.constexpr = g.n_kv_head
+    GROUP: tl.constexpr = g.n_head // g.n_kv_head
+    D: tl.constexpr = g.head_dim
+    TILE: tl.constexpr = g.head_tile
+    ROTARY: tl.constexpr = g.rotary
+    d = tl.arange(0, TILE)
+    if ROTARY:
+        positions, q_gain, k_gain = turns
+        turn = positions + length * D
+        row = q + (pair // H) * (H + HEADS) * D
+        head = pair % H
+        query = placed(row + head * D, q_gain, turn, g)
+        new_k = placed(row + (H + head // GROUP) * D, k_gain, turn, g).to(k_cache.dtype.element_ty)
+        if append & (head % GROUP == 0):
+            tl.store(k_cache + new, new_k, mask=d < D)
+        new_k = new_k.to(tl.float32)
+    else:
+        query = tl.load(q + pair * D + d, mask=d < D, other=0.0, cache_modifier=".cg")
+        new_k = tl.load(k_cache + new, mask=d < D, other=0.0, cache_modifier=".cg").to(tl.float32)
+    return query, new_k
+
+
+@triton.jit
+def attend(first, item, length, keys, live, turns, q, k_cache, v_cache, o, scratch, g: tl.constexpr):
     """One split of one (row, query head): softmax over its old keys, and the new key in the last split."""
     PAIRS: tl.constexpr = g.batch * g.n_head
     D: tl.constexpr = g.head_dim
@@ -68,11 +119,11 @@ def attend(first, item, length, keys, live, q, k_cache, v_cache, o, scratch, g: 
     start = cached_head(pair, g)
     end = tl.minimum((split + 1) * keys, length)
     d = tl.arange(0, TILE)
-    query = tl.load(q + pair * D + d, mask=d < D, other=0.0, cache_modifier=".cg") * SCALE
     new = start + length * D + d
-    new_k = tl.load(k_cache + new, mask=d < D, other=0.0, cache_modifier=".cg").to(tl.float32)
-    new_v = tl.load(v_cache + new, mask=d < D, other=0.0, cache_modifier=".cg").to(tl.float32)
     newest = split == live - 1
+    query, new_k = query_and_key(pair, new, length, turns, q, k_cache, newest, g)
+    query *= SCALE
+    new_v = tl.load(v_cache + new, mask=d < D, other=0.0, cache_modifier=".cg").to(tl.float32)
     top = tl.where(newest, tl.sum(query * new_k, 0), float("-inf"))
     total = tl.where(newest, 1.0, 0.0)
     mixed = tl.where(newest, new_v, 0.0)

@@ -43,11 +43,9 @@ def matrix_bytes(m: Matrix, g: Geometry) -> int:
 
 def weight_bytes(m: Matrix, g: Geometry) -> int:
     """Bytes of a matrix with its scales, bias and the norm before it."""
-    return (
-        matrix_bytes(m, g)
-        + m.rows * FLOAT_BYTES * m.scaled
-        + (m.rows + 2 * m.columns * m.normed) * model_bytes(g)
-    )
+    scales = m.rows * FLOAT_BYTES * m.scaled
+    norm = m.columns * (1 if g.rms else 2) if m.normed else 0
+    return matrix_bytes(m, g) + scales + (m.rows * m.biased + norm) * model_bytes(g)
 
 
 def _product(m: Matrix, g: Geometry, read: int, written: int) -> Cost:
@@ -58,23 +56,29 @@ def qkv(g: Geometry, first: bool, tokens: int = 1) -> Cost:
     """Norm and projection to q, k and v; the `first` of a step reads `tokens` different embedding rows."""
     C, kv = g.qkv.columns, g.n_kv_head * g.head_dim
     copies = g.programs * g.batch * C * FLOAT_BYTES
-    tables = (tokens + 1) * C * model_bytes(g) + g.batch * INT64_BYTES
+    tables = (tokens + (not g.rotary)) * C * model_bytes(g) + g.batch * INT64_BYTES
     read = INT64_BYTES + (tables + copies if first else g.batch * C * FLOAT_BYTES)
-    written = g.batch * (C * FLOAT_BYTES + 2 * kv * model_bytes(g))
+    aside, cached = g.n_head * g.head_dim + kv * g.rotary, kv * (2 - g.rotary)
+    written = g.batch * (aside * FLOAT_BYTES + cached * model_bytes(g))
     return _product(g.qkv, g, read, written + (copies if first else 0))
 
 
 def attend(g: Geometry, length: int) -> Cost:
-    """`length` old keys and the new one. Partial results move only where several splits have work."""
+    """`length` old keys and the new one, which it may have to turn and to append. Partial results move only
+    where several splits have work.
+    """
     pairs, D = g.batch * g.n_head, g.head_dim
     keys = max(-(-length // g.splits), g.block)
     live = max(-(-length // keys), 1)
     partial = pairs * live * (D + 1) * FLOAT_BYTES if live > 1 else 0
-    cached = 2 * g.batch * g.n_kv_head * (length + 1) * D * model_bytes(g)
+    row = g.batch * g.n_kv_head * D  # of one slot's keys or values
+    cached = (2 * length + 2 - g.rotary) * row * model_bytes(g)
+    turned = (row * FLOAT_BYTES + (1 + 2 * g.qk_norm) * D * model_bytes(g)) * g.rotary
     vector = pairs * D * FLOAT_BYTES
     reset = pairs * FLOAT_BYTES if live > 1 else 0
     flops = 4 * pairs * D * (length + 1)
-    return Cost(INT64_BYTES + vector + cached + partial, vector + partial + reset, flops)
+    appended = row * model_bytes(g) * g.rotary
+    return Cost(INT64_BYTES + vector + turned + cached + partial, vector + appended + partial + reset, flops)
 
 
 def out(g: Geometry) -> Cost:
@@ -83,7 +87,7 @@ def out(g: Geometry) -> Cost:
 
 
 def up(g: Geometry) -> Cost:
-    return _product(g.up, g, g.batch * g.up.columns * FLOAT_BYTES, g.batch * g.up.rows * FLOAT_BYTES)
+    return _product(g.up, g, g.batch * g.up.columns * FLOAT_BYTES, g.batch * g.down.columns * FLOAT_BYTES)
 
 
 def down(g: Geometry) -> Cost:

@@ -20,7 +20,7 @@ from variants.backends.triton_step.linear import (
     classify,
     linear,
     no_state,
-    store_gelu,
+    store_activated,
     store_qkv,
 )
 from variants.backends.triton_step.tiles import embed, prefetch, share
@@ -59,10 +59,9 @@ def qkv_kernel(
 ):
     """The first kernel of a step embeds: each program keeps a copy, program 0's is the residual stream."""
     m: tl.constexpr = g.qkv
-    ROWS: tl.constexpr = g.qkv.rows
     SIZE: tl.constexpr = g.batch * g.qkv.columns
     weights = (w, scale, bias, gain, shift)
-    row, end = share(tl.program_id(0), ROWS, tl.num_programs(0))
+    row, end = share(tl.program_id(0), m, tl.num_programs(0))
     first = prefetch(weights, row, end, m, g)
     follow(PDL, FIRST)
     position = tl.load(length).to(tl.int32)
@@ -74,7 +73,19 @@ def qkv_kernel(
 
 @triton.jit
 def attend_kernel(
-    length, q, k_cache, v_cache, o, partial, weight, arrived, g: tl.constexpr, PDL: tl.constexpr
+    length,
+    positions,
+    q_gain,
+    k_gain,
+    q,
+    k_cache,
+    v_cache,
+    o,
+    partial,
+    weight,
+    arrived,
+    g: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     item = tl.program_id(0)
     PAIRS: tl.constexpr = g.batch * g.n_head
@@ -83,16 +94,16 @@ def attend_kernel(
     first = first_keys(item, position, keys, k_cache, v_cache, g)
     follow(PDL, False)
     scratch = (partial, weight, arrived)
+    turns = (positions, q_gain, k_gain)
     if item < PAIRS * live:
-        attend(first, item, position, keys, live, q, k_cache, v_cache, o, scratch, g)
+        attend(first, item, position, keys, live, turns, q, k_cache, v_cache, o, scratch, g)
 
 
 @triton.jit
 def residual_kernel(x, y, w, scale, bias, m: tl.constexpr, g: tl.constexpr, PDL: tl.constexpr):
     """x += y W^T + b, for `out` and `down`."""
-    ROWS: tl.constexpr = m.rows
     weights = (w, scale, bias, bias, bias)
-    row, end = share(tl.program_id(0), ROWS, tl.num_programs(0))
+    row, end = share(tl.program_id(0), m, tl.num_programs(0))
     first = prefetch(weights, row, end, m, g)
     follow(PDL, False)
     linear(first, y, weights, row, end, x, no_state(), m, g, add_to_residual)
@@ -101,12 +112,11 @@ def residual_kernel(x, y, w, scale, bias, m: tl.constexpr, g: tl.constexpr, PDL:
 @triton.jit
 def up_kernel(x, w, scale, bias, gain, shift, h, g: tl.constexpr, PDL: tl.constexpr):
     m: tl.constexpr = g.up
-    ROWS: tl.constexpr = g.up.rows
     weights = (w, scale, bias, gain, shift)
-    row, end = share(tl.program_id(0), ROWS, tl.num_programs(0))
+    row, end = share(tl.program_id(0), m, tl.num_programs(0))
     first = prefetch(weights, row, end, m, g)
     follow(PDL, False)
-    linear(first, x, weights, row, end, h, no_state(), m, g, store_gelu)
+    linear(first, x, weights, row, end, h, no_state(), m, g, store_activated)
 
 
 @triton.jit
@@ -127,10 +137,9 @@ def head_kernel(
     PDL: tl.constexpr,
 ):
     m: tl.constexpr = g.head
-    ROWS: tl.constexpr = g.head.rows
     weights = (w, scale, bias, gain, shift)
     pid = tl.program_id(0)
-    row, end = share(pid, ROWS, tl.num_programs(0))
+    row, end = share(pid, m, tl.num_programs(0))
     first = prefetch(weights, row, end, m, g)
     follow(PDL, False)
     held = tl.load(length)

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="no-untyped-def, no-untyped-call, untyped-decorator, assignment"
-# ruff: noqa: RUF059 (compiled by Triton, which takes a part of Python only)
+# ruff: noqa: RUF059, SIM108 (compiled by Triton, which takes a part of Python only)
 """Projections: one loop over the rows that a program owns, and what becomes of the result.
 
 At batch 1 a row of weights times the activations is a sum in registers, and one tile of weights is always in
@@ -13,11 +13,12 @@ import triton.language as tl
 from variants.backends.triton_step.tiles import (
     layer_norm,
     load_activations,
+    load_biases,
     load_inputs,
-    load_per_row,
     load_scales,
     load_tiles,
     moments,
+    rms_norm,
 )
 
 NO_INDEX = tl.constexpr(2**31 - 1)
@@ -43,6 +44,7 @@ def multiply_batch(x, norm, weights, row, end, m: tl.constexpr, g: tl.constexpr)
     NORMED: tl.constexpr = m.normed
     BATCH: tl.constexpr = g.batch_tile
     HALF: tl.constexpr = g.half
+    RMS: tl.constexpr = g.rms
     w, scale, bias, gain, shift = weights
     n = row + tl.arange(0, ROWS)[:, None]
     y = tl.zeros((BATCH, ROWS), tl.float32)
@@ -52,13 +54,14 @@ def multiply_batch(x, norm, weights, row, end, m: tl.constexpr, g: tl.constexpr)
         if NORMED:
             mean, deviation = norm
             xs = (xs - mean) * deviation * tl.load(gain + k, mask=k < K, other=0).to(tl.float32)
-            xs += tl.load(shift + k, mask=k < K, other=0).to(tl.float32)
+            if not RMS:
+                xs += tl.load(shift + k, mask=k < K, other=0).to(tl.float32)
         tile = tl.load(w + n * K + k, mask=(n < end) & (k < K), other=0)
         if HALF:
             y = tl.dot(xs.to(tl.bfloat16), tl.trans(tile.to(tl.bfloat16)), y)
         else:
             y = tl.dot(xs, tl.trans(tile.to(tl.float32)), y, input_precision="ieee")
-    return y * load_scales(scale, row, end, m)[None, :] + load_per_row(bias, row, end, m)[None, :]
+    return y * load_scales(scale, row, end, m)[None, :] + load_biases(bias, row, end, m)[None, :]
 
 
 @triton.jit
@@ -70,15 +73,18 @@ def linear(first, x, weights, row, end, out, state, m: tl.constexpr, g: tl.const
     ROWS: tl.constexpr = m.tile_rows
     NORMED: tl.constexpr = m.normed
     BATCH: tl.constexpr = g.batch_tile
+    RMS: tl.constexpr = g.rms
     if BATCH == 1:
         tiles, per_row, gains, shifts = first
         w, scale, bias, gain, shift = weights
         xs = load_activations(x, m, g)
-        if NORMED:
+        if NORMED and RMS:
+            xs = rms_norm(xs, gains, m, g)
+        elif NORMED:
             xs = layer_norm(xs, gains, shifts, m, g)
         for r in range(row, end, ROWS):
             next_tiles = load_tiles(w, r + ROWS, end, m)
-            next_per_row = load_scales(scale, r + ROWS, end, m), load_per_row(bias, r + ROWS, end, m)
+            next_per_row = load_scales(scale, r + ROWS, end, m), load_biases(bias, r + ROWS, end, m)
             state = STORE(multiply(tiles, per_row, xs, m), r, end, out, state, m, g)
             tiles = next_tiles
             per_row = next_per_row
@@ -111,30 +117,56 @@ def lanes(row, end, m: tl.constexpr, g: tl.constexpr):
 
 @triton.jit
 def store_qkv(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
-    """Queries to q [B, H*D]; keys and values to slot `slot` of their caches [B, Hkv, capacity, D]."""
+    """Queries to q [B, H*D]; keys and values to slot `slot` of their caches [B, Hkv, capacity, D]. Keys that
+    are still to be turned go behind the queries, q [B, (H+Hkv)*D].
+    """
+    ROTARY: tl.constexpr = g.rotary
     D: tl.constexpr = g.head_dim
     QUERIES: tl.constexpr = g.n_head * g.head_dim
     KEYS: tl.constexpr = g.n_kv_head * g.head_dim
     HEADS: tl.constexpr = g.n_kv_head
     CAPACITY: tl.constexpr = g.capacity
+    ASIDE: tl.constexpr = QUERIES + KEYS * ROTARY
     q, k_cache, v_cache, slot = out
     b, n, inside = lanes(row, end, m, g)
-    tl.store(q + b * QUERIES + n, y, mask=inside & (n < QUERIES))
+    tl.store(q + b * ASIDE + n, y, mask=inside & (n < ASIDE))
     j = (n + (KEYS - QUERIES % KEYS)) % KEYS
     at = ((b * HEADS + j // D) * CAPACITY + slot) * D + j % D
-    is_key = (n >= QUERIES) & (n < QUERIES + KEYS)
-    tl.store(k_cache + at, y.to(k_cache.dtype.element_ty), mask=inside & is_key)
+    if not ROTARY:
+        is_key = (n >= QUERIES) & (n < QUERIES + KEYS)
+        tl.store(k_cache + at, y.to(k_cache.dtype.element_ty), mask=inside & is_key)
     tl.store(v_cache + at, y.to(v_cache.dtype.element_ty), mask=inside & (n >= QUERIES + KEYS))
     return state
 
 
 @triton.jit
-def store_gelu(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
-    """GELU with the tanh approximation, written as a sigmoid: tanh(z) = 2 sigmoid(2 z) - 1."""
-    F: tl.constexpr = m.rows
-    b, n, inside = lanes(row, end, m, g)
-    activated = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
-    tl.store(out + b * F + n, activated, mask=inside)
+def activation(y, g: tl.constexpr):
+    """SiLU, or GELU with the tanh approximation, written as a sigmoid: tanh(z) = 2 sigmoid(2 z) - 1."""
+    SILU: tl.constexpr = g.silu
+    if SILU:
+        activated = y * tl.sigmoid(y)
+    else:
+        activated = y * tl.sigmoid(1.5957691216057308 * (y + 0.044715 * y * y * y))
+    return activated
+
+
+@triton.jit
+def store_activated(y, row, end, out, state, m: tl.constexpr, g: tl.constexpr):
+    """To out [B, F]. Where rows of gate and up alternate, a tile holds whole pairs."""
+    UNIT: tl.constexpr = m.unit
+    F: tl.constexpr = m.rows // m.unit
+    BATCH: tl.constexpr = g.batch_tile
+    PAIRS: tl.constexpr = m.tile_rows // m.unit
+    B: tl.constexpr = g.batch
+    if UNIT == 1:
+        b, n, inside = lanes(row, end, m, g)
+        tl.store(out + b * F + n, activation(y, g), mask=inside)
+    else:
+        gate, up = tl.split(tl.reshape(y, (BATCH, PAIRS, 2)))
+        b = tl.arange(0, BATCH)[:, None]
+        n = row // UNIT + tl.arange(0, PAIRS)[None, :]
+        inside = (n < end // UNIT) & (b < B)
+        tl.store(out + b * F + n, activation(gate, g) * up, mask=inside)
     return state
 
 

@@ -56,9 +56,12 @@ def qkv(
     _launch(kernels.qkv_kernel, g.programs, *tensors, g, first, pdl, **_flags(launch_pdl=pdl))
 
 
-@torch.library.custom_op("triton_step::attend", mutates_args=("o", "partial", "weight", "arrived"))
+@torch.library.custom_op("triton_step::attend", mutates_args=("k_cache", "o", "partial", "weight", "arrived"))
 def attend(
     length: Tensor,
+    positions: Tensor,
+    q_gain: Tensor,
+    k_gain: Tensor,
     q: Tensor,
     k_cache: Tensor,
     v_cache: Tensor,
@@ -70,9 +73,12 @@ def attend(
     epsilon: float,
     pdl: bool,
 ) -> None:
-    """Attention of q [B,H*D] over slots 0..length, into o [B,H*D]."""
+    """Attention of q over slots 0..length, into o [B,H*D]. Rotary: q [B,(H+Hkv)*D] holds the new keys too,
+    which are turned by the row of `positions` and appended here, behind norms with these gains if there are
+    some.
+    """
     g = geometry(setting, epsilon)
-    tensors = (length, q, k_cache, v_cache, o, partial, weight, arrived)
+    tensors = (length, positions, q_gain, k_gain, q, k_cache, v_cache, o, partial, weight, arrived)
     _launch(kernels.attend_kernel, g.batch * g.n_head * g.splits, *tensors, g, pdl, **_flags(launch_pdl=pdl))
 
 
@@ -119,7 +125,7 @@ def up(
     epsilon: float,
     pdl: bool,
 ) -> None:
-    """h [B,F] = gelu(norm(x) weight^T + bias)."""
+    """h [B,F] = activation(norm(x) weight^T + bias), of the gate times the rest where there is one."""
     g = geometry(setting, epsilon)
     tensors = (x, weight, scale, bias, gain, shift, h)
     _launch(kernels.up_kernel, g.programs, *tensors, g, pdl, **_flags(launch_pdl=pdl))

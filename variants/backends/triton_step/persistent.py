@@ -22,20 +22,22 @@ from variants.backends.triton_step.linear import (
     classify,
     linear,
     no_state,
-    store_gelu,
+    store_activated,
     store_qkv,
 )
 from variants.backends.triton_step.sync import arrive, stamp, wait
 from variants.backends.triton_step.tiles import ahead, embed, prefetch, share
 
-# Columns of the table of addresses: the five of a matrix's `weights`, then keys and values. One row per layer
-# and one for the head, whose weights stand where a layer has those of `qkv`.
+# Columns of the table of addresses: the five of a matrix's `weights`, then keys and values, then the gains of
+# the queries' and keys' norms. One row per layer and one for the head, whose weights stand where a layer has
+# those of `qkv`.
 QKV = tl.constexpr(0)
 OUT = tl.constexpr(5)
 UP = tl.constexpr(10)
 DOWN = tl.constexpr(15)
 CACHE = tl.constexpr(20)
-COLUMNS = tl.constexpr(22)
+NORMS = tl.constexpr(22)
+COLUMNS = tl.constexpr(24)
 # Stamps of a program, where they are wanted: at the start, on arrival at each of a layer's five barriers and
 # behind it, and at the end.
 STAMPS_PER_LAYER = 10
@@ -94,19 +96,15 @@ def one_step(
     up: tl.constexpr = g.up
     down: tl.constexpr = g.down
     head: tl.constexpr = g.head
-    QKV_ROWS: tl.constexpr = g.qkv.rows
-    C: tl.constexpr = g.out.rows
-    F: tl.constexpr = g.up.rows
-    V: tl.constexpr = g.head.rows
     SIZE: tl.constexpr = g.batch * g.out.rows
     pid = tl.program_id(0)
     at = pid * (LAYERS * LAYER_STAMPS + 2)
     stamp(stamps, at)
     barrier = counters + 1
-    q_row, q_end = share(pid, QKV_ROWS, PROGRAMS)
-    c_row, c_end = share(pid, C, PROGRAMS)
-    f_row, f_end = share(pid, F, PROGRAMS)
-    v_row, v_end = share(pid, V, PROGRAMS)
+    q_row, q_end = share(pid, qkv, PROGRAMS)
+    c_row, c_end = share(pid, out, PROGRAMS)
+    f_row, f_end = share(pid, up, PROGRAMS)
+    v_row, v_end = share(pid, head, PROGRAMS)
     scratch = (partial, weight, arrived)
 
     weights = weights_of(table, 0, QKV, matrix, vector, x)
@@ -129,13 +127,14 @@ def one_step(
 
         arrive(barrier, stamps, at + 1)
         target += PROGRAMS
+        turns = wpe, address(table, layer, NORMS, vector), address(table, layer, NORMS + 1, vector)
         weights_out = weights_of(table, layer, OUT, matrix, vector, x)
         first_out = prefetch(weights_out, c_row, c_end, out, g)
         old = first_keys(pid, position, keys, k_cache, v_cache, g)
         ahead(address(table, layer, UP, matrix), f_row, f_end, up, g)
         polls = wait(barrier, target, polls, stamps, at + 2)
         for item in range(pid, PAIRS * live, PROGRAMS):
-            attend(old, item, position, keys, live, q, k_cache, v_cache, o, scratch, g)
+            attend(old, item, position, keys, live, turns, q, k_cache, v_cache, o, scratch, g)
             old = first_keys(item + PROGRAMS, position, keys, k_cache, v_cache, g)
 
         arrive(barrier, stamps, at + 3)
@@ -149,7 +148,7 @@ def one_step(
         weights_up = weights_of(table, layer, UP, matrix, vector, x)
         first_up = prefetch(weights_up, f_row, f_end, up, g)
         polls = wait(barrier, target, polls, stamps, at + 6)
-        linear(first_up, x, weights_up, f_row, f_end, h, no_state(), up, g, store_gelu)
+        linear(first_up, x, weights_up, f_row, f_end, h, no_state(), up, g, store_activated)
 
         arrive(barrier, stamps, at + 7)
         target += PROGRAMS

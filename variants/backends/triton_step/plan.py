@@ -11,6 +11,8 @@ from enum import IntEnum
 from functools import cache
 from typing import NamedTuple
 
+from variants.config import GPTConfig
+
 WARPS = 8  # a program has a multiprocessor to itself: 256 threads of up to 255 registers
 TILE_BYTES = 32 << 10  # weights of one tile: 32 registers a thread, and two tiles are in flight
 MAX_SPLITS = 16  # of the keys of one head
@@ -35,7 +37,9 @@ class Matrix:
     tile_rows: int
     tile_columns: int
     scaled: bool  # int8 with one float32 scale per row
-    normed: bool  # its input goes through a layer norm first
+    normed: bool  # its input goes through a norm first
+    biased: bool
+    unit: int  # rows that stay together in one program: 2 where gate and up alternate
 
     @property
     def chunks(self) -> int:
@@ -63,6 +67,10 @@ class Geometry:
     epsilon: float
     half: bool  # the model's activations are bfloat16
     ahead: int  # of `Ahead`
+    rms: bool  # norms take no mean and add nothing
+    silu: bool  # the activation, else GELU
+    rotary: bool  # queries and keys are turned, and no position is added to the embedding
+    qk_norm: bool  # and normed before, head by head
     qkv: Matrix
     out: Matrix
     up: Matrix
@@ -75,11 +83,11 @@ def power_of_two(n: int) -> int:
     return 1 << (n - 1).bit_length() if n > 1 else 1
 
 
-def tile_rows(rows: int, columns: int, item_bytes: int, programs: int, batch: int) -> int:
-    """Rows of a tile: what one program owns, as far as two tiles of it fit into registers."""
+def tile_rows(rows: int, columns: int, item_bytes: int, programs: int, batch: int, unit: int) -> int:
+    """Rows of a tile: what one program owns, as far as two tiles of it fit into registers; whole units."""
     fitting = max(TILE_BYTES // (columns * max(item_bytes, 2)), 1)  # int8 is widened in registers
     fitting = min(power_of_two(fitting + 1) // 2, MAX_ROWS)
-    least = 8 if batch > 1 else 1
+    least = 8 if batch > 1 else unit
     return max(min(power_of_two(-(-rows // programs)), fitting), least)
 
 
@@ -95,16 +103,45 @@ class Setting(NamedTuple):
     n_layer: int
     n_head: int
     n_kv_head: int
+    head_dim: int
     n_embd: int
     n_inner: int
     vocab_size: int
+    rms: int  # 1 where it is so, as all that follow but sizes
+    silu: int
+    gated: int
+    rotary: int
+    qk_norm: int
+    qkv_bias: int
+    out_bias: int
+    mlp_bias: int
     capacity: int
     batch: int
     weight_bytes: int  # of one weight
     half: int  # 1 where activations are bfloat16
     programs: int
-    block: int = 64
-    ahead: int = Ahead.NONE
+    block: int
+    ahead: int
+
+    @classmethod
+    def of(
+        cls,
+        c: GPTConfig,
+        capacity: int,
+        batch: int,
+        *,
+        weight_bytes: int,
+        half: bool,
+        programs: int,
+        block: int = 64,
+        ahead: Ahead = Ahead.NONE,
+    ) -> Setting:
+        """That of a model and what it is run with."""
+        sizes = (c.n_layer, c.n_head, c.n_kv_head, c.head_dim, c.n_embd, c.n_inner, c.vocab_size)
+        kinds = (c.norm == "rms", c.activation == "silu", c.gated, c.rope is not None, c.qk_norm)
+        facts = (*kinds, c.qkv_bias, c.out_bias, c.mlp_bias)
+        run = (capacity, batch, weight_bytes, half, programs, block, ahead)
+        return cls._make(int(value) for value in (*sizes, *facts, *run))
 
 
 def ahead(matrix_bytes: int, cache_bytes: int, in_runs: bool) -> Ahead:
@@ -119,13 +156,15 @@ def ahead(matrix_bytes: int, cache_bytes: int, in_runs: bool) -> Ahead:
 def plan(setting: Setting, epsilon: float) -> Geometry:
     """The geometry for `setting.programs` concurrent programs."""
     s = setting
-    C, F, D = s.n_embd, s.n_inner, s.n_embd // s.n_head
+    C, F, D = s.n_embd, s.n_inner, s.head_dim
+    queries, unit = s.n_head * D, 2 if s.gated else 1
 
-    def matrix(rows: int, columns: int, normed: bool) -> Matrix:
-        tile = tile_rows(rows, columns, s.weight_bytes, s.programs, s.batch)
-        return Matrix(rows, columns, tile, tile_columns(columns, s.batch), s.weight_bytes == 1, normed)
+    def matrix(rows: int, columns: int, normed: bool, biased: int, unit: int = 1) -> Matrix:
+        tile = tile_rows(rows, columns, s.weight_bytes, s.programs, s.batch, unit)
+        scaled = s.weight_bytes == 1
+        return Matrix(rows, columns, tile, tile_columns(columns, s.batch), scaled, normed, bool(biased), unit)
 
-    qkv = matrix(C + 2 * s.n_kv_head * D, C, normed=True)
+    qkv = matrix(queries + 2 * s.n_kv_head * D, C, True, s.qkv_bias)
     splits = max(1, min(MAX_SPLITS, s.programs // (s.batch * s.n_head)))
     return Geometry(
         n_layer=s.n_layer,
@@ -144,10 +183,14 @@ def plan(setting: Setting, epsilon: float) -> Geometry:
         epsilon=epsilon,
         half=bool(s.half),
         ahead=s.ahead,
+        rms=bool(s.rms),
+        silu=bool(s.silu),
+        rotary=bool(s.rotary),
+        qk_norm=bool(s.qk_norm),
         qkv=qkv,
-        out=matrix(C, C, normed=False),
-        up=matrix(F, C, normed=True),
-        down=matrix(C, F, normed=False),
+        out=matrix(C, queries, False, s.out_bias),
+        up=matrix(unit * F, C, True, s.mlp_bias, unit),
+        down=matrix(C, F, False, s.mlp_bias),
         # the tile of qkv, since the persistent kernel prefetches either with the same code
         head=replace(qkv, rows=s.vocab_size),
     )

@@ -6,16 +6,18 @@ CUDA, or in Triton's interpreter (TRITON_INTERPRET=1) on a CPU, which proves res
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, cast
 
 import torch
 import triton
-from torch import Tensor, nn
+from torch import Tensor
 
 from variants.backends.backend import Backend
 from variants.backends.triton_step import interpreter, ops, plan
 from variants.backends.triton_step.persistent import STAMPS_PER_LAYER
 from variants.backends.triton_step.plan import Ahead, Geometry, Setting
+from variants.config import GPTConfig
 from variants.errors import UserError
 from variants.model import GPT
 from variants.slots.static_cache import StaticCache
@@ -33,24 +35,24 @@ class Weights(NamedTuple):
     matrix: Tensor  # [out,in], float32, bfloat16 or int8
     scale: Tensor | None  # float32 [out], for int8
     bias: Tensor  # [out]
-    gain: Tensor  # [in], of the norm before it; the bias stands in where there is none
+    gain: Tensor  # [in], of the norm before it
     shift: Tensor
 
 
-def weights(projection: nn.Module, bias: Tensor | None = None, norm: nn.Module | None = None) -> Weights:
-    """The tensors of a projection as they lie in the model; `bias` for one that has none."""
-    weight = projection.weight
-    bias = projection.bias if bias is None else bias  # type: ignore[assignment]
+def weights(projection: Any, missing: Tensor, norm: Any = None) -> Weights:
+    """The tensors of a projection as they lie in the model; `missing` stands where it has none."""
+    weight, bias = projection.weight, projection.bias
     scale = projection.scale if weight.dtype == torch.int8 else None
-    gain, shift = (bias, bias) if norm is None else (norm.weight, norm.bias)
-    return Weights(weight, scale, bias, gain, shift)  # type: ignore[arg-type]
+    gain, shift = (None, None) if norm is None else (norm.weight, getattr(norm, "bias", None))
+    bias, gain, shift = (missing if one is None else one for one in (bias, gain, shift))
+    return Weights(weight, scale, bias, gain, shift)
 
 
 class Scratch(NamedTuple):
     """Buffers between phases, in the order of the persistent kernel's arguments."""
 
     x: Tensor  # float32 [programs,B,C]: copies of the embedding, of which the first is the residual stream
-    q: Tensor  # float32 [B,H*D]
+    q: Tensor  # float32 [B,H*D], or [B,(H+Hkv)*D]: keys that are still to be turned stand behind
     o: Tensor  # float32 [B,H*D], attention's output
     h: Tensor  # float32 [B,F]
     partial: Tensor  # float32 [B*H,splits,D], a split's output
@@ -73,9 +75,9 @@ def scratch(g: Geometry, device: torch.device) -> Scratch:
     B, C, pairs = g.batch, g.out.rows, g.batch * g.n_head
     return Scratch(
         x=floats(g.programs, B, C),
-        q=floats(B, C),
-        o=floats(B, C),
-        h=floats(B, g.up.rows),
+        q=floats(B, (g.n_head + g.n_kv_head * g.rotary) * g.head_dim),
+        o=floats(B, g.out.columns),
+        h=floats(B, g.down.columns),
         partial=floats(pairs, g.splits, g.head_dim),
         weight=floats(pairs, g.splits),
         value=floats(B, g.programs),
@@ -109,7 +111,9 @@ def has_dependent_launches(device: torch.device) -> bool:
 
 def largest_matrix_bytes(model: GPT) -> int:
     """Of the matrices in a layer."""
-    return model.config.n_embd * model.config.n_inner * model.lm_head.weight.element_size()
+    config = model.config
+    inner = config.n_inner * (2 if config.gated else 1)
+    return config.n_embd * inner * model.lm_head.weight.element_size()
 
 
 def ahead_on(model: GPT) -> Ahead:
@@ -120,6 +124,15 @@ def ahead_on(model: GPT) -> Ahead:
     return plan.ahead(largest_matrix_bytes(model), cache_bytes, has_dependent_launches(model.device))
 
 
+def _refuse_layers_of_other_kinds(config: GPTConfig) -> None:
+    """The kernels take every layer alike. Raises UserError for what differs between them, or comes on top."""
+    if not config.alike:
+        raise UserError(
+            "the Triton kernels run GPT-2 and Llama's kind: no windows shorter than the run, layers without "
+            "positions, norms behind attention and MLP, or scaled embeddings"
+        )
+
+
 class _Step(Backend):
     """What both schedules share: geometry, buffers, and the model's tensors as they lie in memory."""
 
@@ -127,32 +140,36 @@ class _Step(Backend):
         self, model: GPT, cache: StaticCache, programs: int, block: int, ahead: Ahead = Ahead.NONE
     ) -> None:
         config, device = model.config, model.device
-        if config.rope is not None or config.norm != "layer" or config.gated:
-            raise UserError("the Triton kernels run GPT-2: learned positions, layer norms, GELU")
+        _refuse_layers_of_other_kinds(config)
         if model.dtype not in (torch.float32, torch.bfloat16):
             raise UserError(f"the Triton backends run float32 and bfloat16 activations, not {model.dtype}")
         if model.lm_head.weight.dtype not in (torch.float32, torch.bfloat16, torch.int8):
             raise UserError("the Triton backends read float32, bfloat16 and int8 weights, not int4")
         batch, _, capacity, _ = cache.k[0].shape
         self.model, self.cache = model, cache
-        no_bias = model.wpe.weight.new_zeros(config.vocab_size)
-        self.head = weights(model.lm_head, bias=no_bias, norm=model.ln_f)
+        no_bias = model.like.new_zeros(config.vocab_size if config.qkv_bias else 1)
+        self.head = weights(model.lm_head, no_bias, model.ln_f)
+        blocks, missing = cast("Iterable[Any]", model.blocks), model.like
         self.layers = [
             {
-                "qkv": weights(block.get_submodule("qkv"), norm=block.get_submodule("ln_1")),
-                "out": weights(block.get_submodule("out")),
-                "up": weights(block.get_submodule("up"), norm=block.get_submodule("ln_2")),
-                "down": weights(block.get_submodule("down")),
+                "qkv": weights(block.qkv, missing, block.ln_1),
+                "out": weights(block.out, missing),
+                "up": weights(block.up, missing, block.ln_2),
+                "down": weights(block.down, missing),
             }
-            for block in model.blocks
+            for block in blocks
         ]
-        setting = Setting(
-            *(config.n_layer, config.n_head, config.n_kv_head, config.n_embd, config.n_inner),
-            *(config.vocab_size, capacity, batch, self.head.matrix.element_size()),
+        norms = [(block.q_norm, block.k_norm) for block in blocks]
+        self.norms = [[missing if norm is None else norm.weight for norm in pair] for pair in norms]
+        setting = Setting.of(
+            config,
+            capacity,
+            batch,
+            weight_bytes=self.head.matrix.element_size(),
             half=model.dtype == torch.bfloat16,
             programs=programs,
             block=block,
-            ahead=int(ahead),
+            ahead=ahead,
         )
         self.setting = list(setting)
         self.epsilon = config.layer_norm_epsilon
@@ -181,10 +198,11 @@ class TritonStep(_Step):
         s, cache, model = self.scratch, self.cache, self.model
         planned = (self.setting, self.epsilon)
         for layer, w in enumerate(self.layers):
-            keys = (cache.k[layer], cache.v[layer])
-            embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
+            keys, turns = (cache.k[layer], cache.v[layer]), (model.positions, *self.norms[layer])
+            embedding = (token, cache.length, model.wte.weight, model.positions)
             ops.qkv(*embedding, s.x, *w["qkv"], s.q, *keys, *planned, layer == 0, self.pdl)
-            ops.attend(cache.length, s.q, *keys, s.o, s.partial, s.weight, s.arrived, *planned, self.pdl)
+            scratch = (s.o, s.partial, s.weight, s.arrived)
+            ops.attend(cache.length, *turns, s.q, *keys, *scratch, *planned, self.pdl)
             ops.residual(s.x, s.o, *w["out"][:3], *planned, False, self.pdl)
             ops.up(s.x, *w["up"], s.h, *planned, self.pdl)
             ops.residual(s.x, s.h, *w["down"][:3], *planned, True, self.pdl)
@@ -225,8 +243,8 @@ class PersistentStep(_Step):
     def _addresses(self) -> list[list[int]]:
         """Where everything lies, in the columns of `persistent`."""
         rows: list[list[Tensor | None]] = [
-            [*(t for w in layer.values() for t in w), k, v]
-            for layer, k, v in zip(self.layers, self.cache.k, self.cache.v, strict=True)
+            [*(t for w in layer.values() for t in w), k, v, *norms]
+            for layer, k, v, norms in zip(self.layers, self.cache.k, self.cache.v, self.norms, strict=True)
         ]
         rows.append([*self.head, *[None] * (len(rows[0]) - len(self.head))])
         addresses = [[0 if t is None else t.data_ptr() for t in row] for row in rows]
@@ -237,7 +255,7 @@ class PersistentStep(_Step):
     def step(self, token: Tensor) -> Tensor:
         """One step from `token` int64 [B,1], which it overwrites; logits [B,V], valid until the next step."""
         cache, model = self.cache, self.model
-        embedding = (token, cache.length, model.wte.weight, model.wpe.weight)
+        embedding = (token, cache.length, model.wte.weight, model.positions)
         first = self.layers[0]["qkv"]
         types = [first.matrix, first.bias]
         ops.one_step(

@@ -19,9 +19,11 @@ LINES = tl.constexpr(256)  # asked for at a time: one per thread
 
 
 @triton.jit
-def share(pid, rows, programs):
-    """Rows [first, end) of program `pid`, as even as `rows` allows."""
-    return (pid * rows) // programs, ((pid + 1) * rows) // programs
+def share(pid, m: tl.constexpr, programs):
+    """Rows [first, end) of program `pid`, as even as whole units of them allow."""
+    UNIT: tl.constexpr = m.unit
+    UNITS: tl.constexpr = m.rows // m.unit
+    return (pid * UNITS) // programs * UNIT, ((pid + 1) * UNITS) // programs * UNIT
 
 
 @triton.jit
@@ -45,6 +47,18 @@ def load_per_row(p, row, end, m: tl.constexpr):
     ROWS: tl.constexpr = m.tile_rows
     n = row + tl.arange(0, ROWS)
     return tl.load(p + n, mask=n < end, other=0).to(tl.float32)
+
+
+@triton.jit
+def load_biases(bias, row, end, m: tl.constexpr):
+    """The biases of a tile's rows; zeros where the matrix has none."""
+    BIASED: tl.constexpr = m.biased
+    ROWS: tl.constexpr = m.tile_rows
+    if BIASED:
+        biases = load_per_row(bias, row, end, m)
+    else:
+        biases = tl.zeros((ROWS,), tl.float32)
+    return biases
 
 
 @triton.jit
@@ -77,12 +91,15 @@ def prefetch(weights, row, end, m: tl.constexpr, g: tl.constexpr):
     """(tiles, scales, biases, gains, shifts) of the first tile of rows; none for a batch."""
     BATCH: tl.constexpr = g.batch_tile
     NORMED: tl.constexpr = m.normed
+    RMS: tl.constexpr = g.rms
     w, scale, bias, gain, shift = weights
     first = ()
     if BATCH == 1:
         tiles = load_tiles(w, row, end, m)
-        per_row = load_scales(scale, row, end, m), load_per_row(bias, row, end, m)
-        if NORMED:
+        per_row = load_scales(scale, row, end, m), load_biases(bias, row, end, m)
+        if NORMED and RMS:
+            first = tiles, per_row, load_vector(gain, m), ()
+        elif NORMED:
             first = tiles, per_row, load_vector(gain, m), load_vector(shift, m)
         else:
             first = tiles, per_row, (), ()
@@ -117,7 +134,10 @@ def ahead(w, row, end, m: tl.constexpr, g: tl.constexpr):
 
 @triton.jit
 def embed(token, position, wte, wpe, x, m: tl.constexpr, g: tl.constexpr):
-    """Token and position rows, stored in x [B, C]; this program may read them afterwards."""
+    """Token and position rows, stored in x [B, C]; this program may read them afterwards. Rotary positions
+    are no part of it.
+    """
+    ROTARY: tl.constexpr = g.rotary
     C: tl.constexpr = m.columns
     TILE: tl.constexpr = m.tile_columns
     CHUNKS: tl.constexpr = m.chunks
@@ -129,8 +149,9 @@ def embed(token, position, wte, wpe, x, m: tl.constexpr, g: tl.constexpr):
         k = c * TILE + tl.arange(0, TILE)[None, :]
         inside = (b < B) & (k < C)
         of_token = tl.load(wte + row * C + k, mask=inside, other=0).to(tl.float32)
-        of_place = tl.load(wpe + position * C + k, mask=k < C, other=0).to(tl.float32)
-        tl.store(x + b * C + k, of_token + of_place, mask=inside)
+        if not ROTARY:
+            of_token += tl.load(wpe + position * C + k, mask=k < C, other=0).to(tl.float32)
+        tl.store(x + b * C + k, of_token, mask=inside)
     tl.debug_barrier()
 
 
@@ -181,15 +202,35 @@ def layer_norm(xs, gains, shifts, m: tl.constexpr, g: tl.constexpr):
 
 
 @triton.jit
+def rms_norm(xs, gains, m: tl.constexpr, g: tl.constexpr):
+    """Each row of xs over the root of its mean square."""
+    K: tl.constexpr = m.columns
+    CHUNKS: tl.constexpr = m.chunks
+    EPSILON: tl.constexpr = g.epsilon
+    squares = xs[0] * xs[0]
+    for c in tl.static_range(1, CHUNKS):
+        squares += xs[c] * xs[c]
+    scale = (1.0 / tl.sqrt(tl.sum(squares, 1) / K + EPSILON))[:, None]
+    normed = ()
+    for c in tl.static_range(CHUNKS):
+        normed = normed + (xs[c] * scale * gains[c],)
+    return normed
+
+
+@triton.jit
 def moments(x, m: tl.constexpr, g: tl.constexpr):
-    """Mean and 1 / standard deviation of the rows of x [B, columns], each [batch tile, 1]."""
+    """Mean and 1 / standard deviation of the rows of x [B, columns], each [batch tile, 1]; the mean is zero
+    where norms take none.
+    """
+    RMS: tl.constexpr = g.rms
     K: tl.constexpr = m.columns
     TILE: tl.constexpr = m.tile_columns
     ROWS: tl.constexpr = g.batch_tile
     EPSILON: tl.constexpr = g.epsilon
     total = tl.zeros((ROWS, TILE), tl.float32)
-    for start in range(0, K, TILE):
-        total += load_inputs(x, start, m, g)
+    if not RMS:
+        for start in range(0, K, TILE):
+            total += load_inputs(x, start, m, g)
     mean = (tl.sum(total, 1) / K)[:, None]
     squares = tl.zeros((ROWS, TILE), tl.float32)
     for start in range(0, K, TILE):
