@@ -30,7 +30,22 @@ REHEARSAL_SLOWER = 4  # a CPU that others use may take this many times a part's 
 EXAMPLES = ("", "--budget 300", "--part 'triton float32,kernels float32'", "--rehearse")
 REPLAY_WITHIN = 0.15  # the goal of the prediction
 RUNGS = ("cudagraph,compile-cudagraph,compile", "triton", "onelaunch,onelaunch-graph")
+MODULE = (sys.executable, "-m")
 SAFE = "not (triton or launch)"  # tests whose kernels are PyTorch's own
+
+
+def tests(name: str, which: str, limit_s: float) -> Part:
+    """Those of `test_gpu.py` that pytest's -k chooses."""
+    command = (*MODULE, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py", "-k", which)
+    return Part(name, command, limit_s, parsed=False)
+
+
+def ahead(rehearse: bool, model: str, contexts: str) -> Part:
+    """The kernels of a study of this model compiled, on all cores."""
+    options = ["--model", model, "--context", contexts, "--precision", "float32"]
+    options += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else ["bfloat16"]
+    command = (*MODULE, "profiling.measure.ahead", *options)
+    return Part("kernels ahead", command, 90, environment={"TRITON_INTERPRET": "0"})
 
 
 def parts(rehearse: bool, out: Path) -> list[Part]:
@@ -42,13 +57,8 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
     contexts = "5,40" if rehearse else "10,100,1000"
     scale = ("--quick", "--rounds", "2", "--steps", "4") if rehearse else ("--rounds", "10", "--steps", "10")
     safe, fused, one = ("tape", "boolmask", "onelaunch") if rehearse else RUNGS
-    module = (sys.executable, "-m")
     common = ("--device", device, "--model", model)
     of_llama = ("--device", device, "--shape", llama)
-
-    def tests(name: str, which: str, limit_s: float) -> Part:
-        command = (*module, "pytest", "-m", "gpu", "-q", "tests/test_gpu.py", "-k", which)
-        return Part(name, command, limit_s, parsed=False)
 
     def floor(
         name: str, precision: str, rungs: str, duel: str, limit_s: float, of: Sequence[str] = common
@@ -56,22 +66,16 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         runs = out / f"{name} {precision}".replace(" ", "-")
         options = ("--precision", precision, "--variant", rungs, "--context", contexts, "--max-time", duel)
         where = ("--out", str(runs), "--json", "--quiet")
-        command = (*module, "experiments.floor", *of, *options, *scale, *where)
+        command = (*MODULE, "experiments.floor", *of, *options, *scale, *where)
         return Part(f"{name} {precision}", command, limit_s, runs=runs)
 
     def measured(what: str, precision: str, steps: str) -> Part:
         size = ("--context", "40" if rehearse else "500", "--steps", "1" if rehearse else steps)
-        command = (*module, f"profiling.measure.{what}", *common, "--precision", precision, *size)
+        command = (*MODULE, f"profiling.measure.{what}", *common, "--precision", precision, *size)
         return Part(f"{what} {precision}", command, 45)
 
-    def ahead(name: str, model: str, precisions: Sequence[str], limit_s: float) -> Part:
-        options = ["--model", model, "--context", contexts, "--precision", *precisions]
-        options += ["--arch", "90", "--kernel", "attend_kernel"] if rehearse else []
-        command = (*module, "profiling.measure.ahead", *options)
-        return Part(name, command, limit_s, environment={"TRITON_INTERPRET": "0"})
-
     chosen = [
-        ahead("kernels ahead", model, ["float32"] if rehearse else ["float32", "bfloat16"], 90),
+        ahead(rehearse, model, contexts),
         floor("floor", "float32", safe, "20s", 150),
         floor("floor", "bfloat16", safe, "10s", 100),
         tests("tests", SAFE, 60),
@@ -83,9 +87,8 @@ def parts(rehearse: bool, out: Path) -> list[Part]:
         measured("kernels", "bfloat16", "10"),
         measured("phases", "float32", "50"),
         measured("phases", "bfloat16", "50"),
-        ahead("kernels of llama ahead", llama, ["bfloat16"], 60),
-        floor("llama triton", "bfloat16", fused, "5s", 60, of_llama),
-        floor("llama onelaunch", "bfloat16", one, "5s", 60, of_llama),
+        floor("llama triton", "bfloat16", fused, "5s", 90, of_llama),
+        floor("llama onelaunch", "bfloat16", one, "5s", 90, of_llama),
         tests("tests of kernels", f"not ({SAFE})", 120),
     ]
     return [replace(p, limit_s=p.limit_s * REHEARSAL_SLOWER) for p in chosen] if rehearse else chosen

@@ -41,18 +41,8 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
     Raises UserError for what our decoder would compute wrongly or does not compute.
     """
     family, where = config.family, config.where
-    if family.names is None:
-        runs = ", ".join(name for name, known in FAMILIES.items() if known.names)
-        raise UserError(
-            f"{where}: our decoder does not run model_type {config.model_type!r}, only {runs}; "
-            "any causal model of transformers runs in its own code: --variant hf,hf-static,hf-tape"
-        )
-    for key, value in family.required.items():
-        if config.get(key, value) != value:
-            setting = f"{config.spelling(key)} = {shortened(config.get(key))}"
-            raise UserError(f"{where}: {setting} is not supported, only {value!r}")
+    _refuse_what_is_not_ours(config)
     limit = config.whole("max_position_embeddings", config.get("n_ctx"))
-    _refuse_another_scale(config)
     full, local = (None, None) if family.positions else _ropes(config, limit)
     try:
         return GPTConfig(
@@ -84,11 +74,22 @@ def gpt_config(config: HfConfig, positions: int | None = None) -> GPTConfig:
         raise UserError(f"{where}: {error}") from None
 
 
-def _refuse_another_scale(config: HfConfig) -> None:
+def _refuse_what_is_not_ours(config: HfConfig) -> None:
+    family, where = config.family, config.where
+    if family.names is None:
+        runs = ", ".join(name for name, known in FAMILIES.items() if known.names)
+        raise UserError(
+            f"{where}: our decoder does not run model_type {config.model_type!r}, only {runs}; "
+            "any causal model of transformers runs in its own code: --variant hf,hf-static,hf-tape"
+        )
+    for key, value in family.required.items():
+        if config.get(key, value) != value:
+            setting = f"{config.spelling(key)} = {shortened(config.get(key))}"
+            raise UserError(f"{where}: {setting} is not supported, only {value!r}")
     scalar = config.get("query_pre_attn_scalar")
     if scalar is not None and scalar != config.head_dim:
         raise UserError(
-            f"{config.where}: query_pre_attn_scalar = {shortened(scalar)} is not supported, only the width "
+            f"{where}: query_pre_attn_scalar = {shortened(scalar)} is not supported, only the width "
             f"of a head, {config.head_dim}: --variant hf,hf-static,hf-tape"
         )
 

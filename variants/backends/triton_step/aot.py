@@ -61,8 +61,6 @@ CHIPS = {
     "gfx942": Chip(GPUTarget("hip", "gfx942", 64), 304, 0),  # MI300X
     "gfx1100": Chip(GPUTarget("hip", "gfx1100", 32), 96, 0),  # RX 7900 XTX
 }  # AMD's compilers know none of the hints to a cache
-
-
 PRECISIONS = ("float32", "bfloat16", "int8")
 VOCABULARY = 8192  # of a known shape: the head's kernel has a loop over its rows
 
