@@ -264,6 +264,16 @@ def test_a_model_that_is_another_one_without_a_cache_is_no_truth(tmp_path: Path)
     assert "with an empty cache" in gate.check_only(decoder_of("hf", model), "forced").reason
 
 
+@pytest.mark.parametrize("version", ["4.57.6", "5.3.0", "5.25.0", "6.0.0"])
+def test_a_version_that_was_not_tested_is_refused_by_number(
+    version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoint(tmp_path, "llama")
+    monkeypatch.setattr("transformers.__version__", version)
+    with pytest.raises(UserError, match=rf"transformers {version} is not known here, only 5\.4 to 5\.24"):
+        load_transformers_model(tmp_path, torch.float32, "cpu", SLOTS)
+
+
 class Newer(nn.Module):
     config = LlamaConfig(**SHAPE)
 

@@ -28,7 +28,8 @@ from variants.slots.exact import in_float64
 from variants.slots.mask import Where
 from variants.weights import stored_as
 
-OLDEST = (5, 0)  # caches are made of layers, whose static kind counts in device memory
+# since 5.4 the layers of a static cache count in device memory; later ones than the newest were not tested
+OLDEST, NEWEST = (5, 4), (5, 24)
 
 
 class TransformersModel(Model):
@@ -264,9 +265,10 @@ def _library() -> Any:
     """transformers, kept quiet. Raises UserError for a version whose names are not known here."""
     import transformers
 
-    if tuple(int(part) for part in transformers.__version__.split(".")[:2]) < OLDEST:
-        oldest = ".".join(map(str, OLDEST))
-        raise UserError(f"transformers {transformers.__version__} is older than {oldest}: upgrade it")
+    oldest, newest = (".".join(map(str, version)) for version in (OLDEST, NEWEST))
+    if not OLDEST <= tuple(int(part) for part in transformers.__version__.split(".")[:2]) <= NEWEST:
+        version = transformers.__version__
+        raise UserError(f"transformers {version} is not known here, only {oldest} to {newest}")
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     return transformers
