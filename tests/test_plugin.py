@@ -24,10 +24,11 @@ from profiling.results.folder import RunFolder
 from profiling.results.metrics import Measured
 from profiling.results.record import FloorRecord, GateResult
 from variants.backends.plugin import Source, plugin_option
+from variants.config import PRESETS
 from variants.decoder import Decoder
 from variants.errors import UserError
 from variants.ladder import BASELINE, ladder, with_plugins
-from variants.model import GPT
+from variants.model import GPT, random_model
 from variants.spec import Variant
 
 EXAMPLE = ROOT / "examples" / "plugin"
@@ -133,6 +134,66 @@ CAUGHT = {
 def test_a_fault_in_any_method_is_seen(method: str, tiny: GPT) -> None:
     result = proven(broken(whole(), method), tiny)
     assert result.failed is not None and result.failed.check in CAUGHT[method], result.reason
+
+
+def spoiling(what: str) -> Any:
+    """The example, which does something to the process or to what it is given."""
+    base = lists()
+
+    class Spoils(base):  # type: ignore[misc, valid-type]
+        def __init__(self, model: GPT, batch: int, capacity: int) -> None:
+            super().__init__(model, batch, capacity)
+            if what == "weights":
+                model.lm_head.weight.data.mul_(1.5)
+            if what == "dtype":
+                torch.set_default_dtype(torch.float64)
+
+        def prefill(self, tokens: Tensor) -> Tensor:
+            logits: Tensor = super().prefill(tokens)
+            if what == "text":
+                tokens.zero_()
+            self.kept = logits  # a buffer that the next answer overwrites
+            return logits
+
+        def step(self, token: Tensor) -> Tensor:
+            if what == "threads":
+                torch.set_num_threads(torch.get_num_threads() + 1)
+            if what == "end":
+                raise GeneratorExit
+            logits: Tensor = super().step(token)
+            return self.kept.copy_(logits)
+
+    return Spoils
+
+
+@pytest.mark.parametrize(
+    ("what", "reason"),
+    [
+        ("weights", "it changed the model's weights"),
+        ("dtype", "torch.set_default_dtype"),
+        ("threads", "torch.set_num_threads"),
+        ("end", "it ended the program with GeneratorExit"),
+    ],
+)
+def test_what_a_plugin_does_to_the_others_fails_it_alone(what: str, reason: str) -> None:
+    model, threads = random_model(PRESETS["tiny"], 0), torch.get_num_threads()
+    gate = Gate(model, "float32", capacity=32, contexts=(5,), steps=4, forced=2)
+    said = ""
+    try:
+        said = gate.check_briefly(Decoder.of(rung(spoiling(what)), model, capacity=32)).reason or ""
+    except RuntimeError as error:  # of its constructor
+        said = str(error)
+    assert reason in said
+    assert torch.get_num_threads() == threads and torch.get_default_dtype() == torch.float32
+
+
+def test_the_text_is_not_the_plugins_to_change_nor_an_answer_once_given(tiny: GPT) -> None:
+    decoder = Decoder.of(rung(spoiling("text")), tiny, capacity=32)
+    text = torch.ones(1, 5, dtype=torch.long)
+    logits = decoder.prefill(text)
+    first = logits.clone()
+    decoder.advance()
+    assert text.eq(1).all() and torch.equal(logits, first)
 
 
 def test_its_floor_is_of_the_bytes_that_it_names(tiny: GPT) -> None:

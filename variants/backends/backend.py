@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from variants import build_cache
 from variants.option import Move, Option, anywhere
@@ -209,3 +209,25 @@ ONE_LAUNCH = BackendOption(
     moves=FEWER_LAUNCHES,
     why_not=why_no_single_launch,
 )
+
+
+def shared_settings() -> dict[Callable[[Any], object], object]:
+    """What torch keeps for the whole process, by the function that sets it."""
+    import torch
+
+    return {
+        torch.set_num_threads: torch.get_num_threads(),
+        torch.set_default_dtype: torch.get_default_dtype(),
+        torch.use_deterministic_algorithms: torch.are_deterministic_algorithms_enabled(),
+        torch.set_float32_matmul_precision: torch.get_float32_matmul_precision(),
+    }
+
+
+def keep_settings(shared: dict[Callable[[Any], object], object]) -> None:
+    """Put back what was changed of them. Raises RuntimeError then: other rungs are measured under it."""
+    changed = [put for put, now in shared_settings().items() if now != shared[put]]
+    for put in changed:
+        put(shared[put])
+    if changed:
+        names = ", ".join(f"torch.{put.__name__}" for put in changed)
+        raise RuntimeError(f"it changed, by {names}, what all rungs are measured under")

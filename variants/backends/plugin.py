@@ -12,11 +12,18 @@ import importlib.util
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from variants.backends.backend import Backend, BackendOption, nothing_ahead, stored_anyhow
+from variants.backends.backend import (
+    Backend,
+    BackendOption,
+    keep_settings,
+    nothing_ahead,
+    shared_settings,
+    stored_anyhow,
+)
 from variants.option import Option, anywhere
 from variants.slots.cache import CONCAT, Cache, Window
 from variants.slots.kv import AS_PRECISION
@@ -140,12 +147,30 @@ class PluginOption(BackendOption):
     source: Source
 
     def trunk(self, model: Model, batch: int, capacity: int) -> PluginTrunk:
-        """Imports it, for `batch` rows of at most `capacity` tokens. Raises whatever it raises."""
-        try:
-            made = self.source.load()(model, batch, capacity)
-            return PluginTrunk(made, model, batch, made if self.source.elsewhere else None)
-        except SystemExit as error:  # it may end itself, but not the run
-            raise RuntimeError(f"it ended the program with {error.code}") from None
+        """Imports it, for `batch` rows of at most `capacity` tokens. Raises whatever it raises, RuntimeError
+        where it changes what all rungs share."""
+        shared, weights = shared_settings(), _weights(model)
+        made = _called(lambda: self.source.load()(model, batch, capacity))
+        keep_settings(shared)
+        if _weights(model) != weights:
+            raise RuntimeError("it changed the model's weights, which all rungs share; it needs its own copy")
+        return PluginTrunk(made, model, batch, made if self.source.elsewhere else None)
+
+
+def _called(method: Callable[..., Any], *given: Any) -> Any:
+    """What it answers. It may end itself, but not the run: that is a RuntimeError."""
+    try:
+        return method(*given)
+    except (Exception, KeyboardInterrupt):
+        raise
+    except BaseException as error:
+        raise RuntimeError(f"it ended the program with {str(error) or type(error).__name__}") from None
+
+
+def _weights(model: Model) -> list[tuple[object, ...]]:
+    """By which a change of them is seen: of each where it lies, its type and its sum."""
+    stored = [*model.parameters(), *model.buffers()]
+    return [(t.data_ptr(), t.dtype, t.detach().sum().item()) for t in stored]
 
 
 def plugin_option(source: Source) -> PluginOption:
@@ -184,25 +209,26 @@ class PluginTrunk(Backend):
             if not callable(getattr(plugin, name, None)):
                 raise TypeError(f"{type(plugin).__name__} has no method {name}")
         self.plugin, self.model, self.batch, self.elsewhere = plugin, model, batch, elsewhere
-        self.cache = PluginCache(self)
+        self.shared, self.cache = shared_settings(), PluginCache(self)
 
     def answers(self, method: str) -> bool:
         """Whether the plug-in has this method."""
         return callable(getattr(self.plugin, method, None))
 
-    def needs(self, method: str) -> Any:
+    def needs(self, method: str) -> Callable[..., Any]:
         """The method. Raises NotAnswered where the plug-in lacks it."""
         if not self.answers(method):
             raise NotAnswered(f"it has no {method}")
-        return getattr(self.plugin, method)
+        return partial(_called, getattr(self.plugin, method))
 
     def forward(self, tokens: Tensor, every: bool) -> Tensor:
         if not every and self.cache.held() == 0:
-            logits = self._answer("prefill", tokens, self.batch)[:, None]
+            logits = self._answer("prefill", tokens.clone(), self.batch)[:, None]
         else:
-            logits = self._answer("extend", tokens, *tokens.shape)
+            logits = self._answer("extend", tokens.clone(), *tokens.shape)
+        keep_settings(self.shared)  # also by the steps before, which are timed and not looked at themselves
         self.cache.length += tokens.size(1)
-        return logits
+        return logits.clone()  # its next answer may lie in the same buffer
 
     def step(self, token: Tensor) -> Tensor:
         logits = self._answer("step", token, self.batch)
@@ -212,7 +238,7 @@ class PluginTrunk(Backend):
 
     def reference(self, tokens: Tensor) -> Tensor:
         """What it calls right: tokens [B,T] -> logits [B,T,V]."""
-        return self._answer("reference", tokens, *tokens.shape)
+        return self._answer("reference", tokens.clone(), *tokens.shape)
 
     def weights(self) -> list[Tensor] | None:
         """What `buffers` says that a step reads; None where it does not say."""
