@@ -7,7 +7,7 @@ Importing this imports no torch; `study` does when it is called.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +59,7 @@ def study(
     from profiling.results.record import FloorRecord, Workload
     from profiling.results.record.workload import FLOOR_ROUNDS
 
+    _check(variants, contexts, rounds)
     name = str(model) if isinstance(model, str | Path) else type(model).__name__
     chosen, (first, *beside) = _rungs_and_models(model, variants, max(contexts, default=1), seed)
     workload = Workload(
@@ -76,6 +77,21 @@ def study(
     finally:
         run.release()
     return run.record
+
+
+def _check(variants: object, contexts: object, rounds: object) -> None:
+    """Raises UserError for what a script may hand in by mistake, before a model is built."""
+    from variants.errors import UserError
+
+    def listed(given: object, kind: Callable[[object], bool]) -> bool:
+        return isinstance(given, Collection) and not isinstance(given, str) and all(map(kind, given))
+
+    if not listed(variants, lambda one: isinstance(one, str) or hasattr(one, "__qualname__")):
+        raise UserError(f"variants: a list of names, functions or classes is needed, got {variants!r}")
+    if not listed(contexts, lambda one: isinstance(one, int)):
+        raise UserError(f"contexts: a list of whole numbers is needed, got {contexts!r}")
+    if not isinstance(rounds, int | None):
+        raise UserError(f"rounds: a whole number is needed, got {rounds!r}")
 
 
 def phases(

@@ -99,6 +99,12 @@ def test_our_model_has_no_rung_of_transformers(tiny: GPT, tmp_path: Path) -> Non
         ({"variants": ["fastest"]}, "unknown variant fastest"),
         ({"contexts": [64]}, "context 64 is beyond"),
         ({"rounds": 0}, "--rounds must be at least 1"),
+        ({"rounds": 1.5}, "rounds: a whole number"),
+        ({"variants": "cat"}, "variants: a list"),
+        ({"variants": [3]}, "variants: a list"),
+        ({"contexts": 10}, "contexts: a list"),
+        ({"contexts": "10"}, "contexts: a list"),
+        ({"contexts": [5.5]}, "contexts: a list"),
     ],
 )
 def test_what_cannot_be_studied_leaves_no_folder(given: dict[str, Any], said: str, tmp_path: Path) -> None:
