@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import itertools
 import json
 import os
@@ -147,6 +148,19 @@ def test_what_the_system_refuses_is_one_line(capsys: pytest.CaptureFixture[str])
         cli.run(main, [])
     assert stopped.value.code == 2
     assert capsys.readouterr().err == "error: runs/run.json: No space left on device\n"
+
+
+def test_a_console_that_lacks_a_sign_shows_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding="ascii"))
+
+    def main(argv: object) -> int:
+        sys.stdout.write("Grüße")
+        return 0
+
+    with pytest.raises(SystemExit, match="0"):
+        cli.run(main, [])
+    assert written.getvalue() == b"Gr??e"
 
 
 def test_no_message_moves_the_cursor(capsys: pytest.CaptureFixture[str]) -> None:

@@ -134,6 +134,12 @@ def test_the_mark_that_windows_sets_is_no_part_of_a_prompt(tmp_path: Path) -> No
     assert text.prompt_text(f"@{tmp_path / 'prompt.txt'}") == "Grüße"
 
 
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="a file without end is needed")
+def test_a_prompt_without_end_is_refused() -> None:
+    with pytest.raises(UserError, match="more than 16,777,216 characters"):
+        text.prompt_text("@/dev/zero")
+
+
 def test_ids_without_a_tokenizer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["--model", "tiny", "--prompt-ids", "5,7,9", "--new", "6"]
     out, result = run(flags, tmp_path, capsys)

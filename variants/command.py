@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -49,6 +50,8 @@ Main = Callable[[Sequence[str] | None], int | None]
 
 def run(main: Main, argv: Sequence[str] | None = None) -> None:
     """Run `main` and exit: bad input is one line and code 2, Ctrl-C is 130, a closed pipe is no fault."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
+        sys.stdout.reconfigure(errors="replace")
     code: str | int | None = 0
     try:
         code = _code(main, argv)

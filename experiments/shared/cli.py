@@ -6,7 +6,6 @@ Torch-free: `--help` answers at once.
 from __future__ import annotations
 
 import argparse
-import io
 import os
 import re
 import shutil
@@ -187,8 +186,6 @@ def console(arguments: argparse.Namespace) -> Any:
     """A rich console on stdout: plain when it is no terminal, silent with --quiet."""
     from rich.console import Console
 
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a console that lacks a sign shows another, and goes on
-        sys.stdout.reconfigure(errors="replace")
     width = None if sys.stdout.isatty() else max(80, shutil.get_terminal_size((100, 24)).columns)
     return Console(quiet=arguments.quiet, width=width, highlight=False, soft_wrap=False)
 

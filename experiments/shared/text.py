@@ -16,6 +16,7 @@ from variants.hf_config import read_json
 
 END_OF_TEXT = "<|endoftext|>"
 RANDOM_PROMPT = 10  # tokens
+LONGEST_PROMPT = 1 << 24  # characters: far beyond any context, and before memory ends
 UNFINISHED = "\ufffd"  # what a tokenizer writes for bytes that do not end a character yet
 
 
@@ -64,9 +65,15 @@ def prompt_text(given: str) -> str:
     if not given.startswith("@"):
         return given
     try:
-        return Path(given[1:]).read_text(encoding="utf-8-sig")
+        with Path(given[1:]).open(encoding="utf-8-sig") as file:
+            text = file.read(LONGEST_PROMPT + 1)
     except (OSError, ValueError) as error:
         raise UserError(f"--prompt {given}: not a readable text file ({one_line(error)})") from None
+    if len(text) > LONGEST_PROMPT:
+        raise UserError(
+            f"--prompt {given}: more than {LONGEST_PROMPT:,} characters, which no model here takes"
+        )
+    return text
 
 
 def add_prompt(parser: argparse.ArgumentParser) -> None:
