@@ -200,15 +200,16 @@ def _stored_figure(tokens: Sequence[StoredToken]) -> list[Figure]:
     bars = [
         Bar(
             name=token.variant,
-            group=f"{token.kv_heads} heads for keys and values",
+            group=f"heads for keys and values: {token.kv_heads}",
             parts={"us per token of context": max(0.0, 1e3 * token.ms.mid)},
-            text=f"{number(token.bytes / 1e3)} KB",
+            text=f"{number(1e3 * token.ms.mid)} us, {number(token.bytes / 1e3)} KB",
             mark=1e3 * token.read_ms,
+            interval=(max(0.0, 1e3 * token.ms.low), 1e3 * token.ms.high),
         )
         for token in tokens
         if token.ms
     ]
-    caption = "What a token of context adds to a step, and (mark) a plain read of the bytes that it left."
+    caption = "What a token of context adds to a step, with its interval; the mark is a plain read of its bytes."
     return [Figure("stored", caption, [Bars("us per token of context", bars)])] if bars else []
 
 
