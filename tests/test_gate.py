@@ -168,19 +168,21 @@ def overwritten_from(first: int, end: int, decoder: Decoder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("fault", "said", "also"),
     [
-        (lost_from, "context 50, keys and values of layer 1"),
-        (last_from, "not the argmax"),
-        (overwritten_from, "earlier tokens have changed"),
+        (lost_from, "context 50, keys and values of layer 1", ["drafts"]),
+        (last_from, "not the argmax", ["drafts"]),
+        (overwritten_from, "earlier tokens have changed", []),
     ],
 )
-def test_what_is_wrong_at_one_timed_context_only_is_seen_there_and_nowhere_else(tiny, fault, said) -> None:
+def test_what_is_wrong_at_one_timed_context_only_is_seen_there_and_nowhere_else(
+    tiny, fault, said, also
+) -> None:
     gate, other = (Gate(tiny, "float32", steps=20, forced=20, contexts=n) for n in ((50,), ()))
     decoder = Decoder.of(ladder()["sdpa"], tiny)
     fault(50, 56, decoder)
     failing = [name for name in CHECKS if gate.check_only(decoder, name).status == "fail"]
-    assert failing == ["contexts", "every slot"] and said in gate.check_only(decoder, "contexts").reason
+    assert failing == ["contexts", "every slot", *also] and said in gate.check_only(decoder, "contexts").reason
     assert other.check(decoder).status == "pass"
 
 
@@ -188,7 +190,7 @@ def test_the_last_slot_of_every_bucket_is_entered(tiny) -> None:
     decoder = Decoder.of(ladder()["sdpa"], tiny, buckets=(52, 64))
     lost_from(51, 52, decoder)
     failing = [n for n in CHECKS if Gate(tiny, "float32", steps=20).check_only(decoder, n).status == "fail"]
-    assert failing == ["contexts", "every slot"]
+    assert failing == ["contexts", "every slot", "drafts"]
 
 
 def hidden(at: int, slot: int, decoder: Decoder) -> None:

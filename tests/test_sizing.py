@@ -180,8 +180,13 @@ def test_every_family_is_what_transformers_builds(model_type: str) -> None:
 def test_what_a_config_leaves_out_is_what_transformers_fills_in(model_type: str) -> None:
     transformers = pytest.importorskip("transformers")
     hugging = transformers.AutoConfig.for_model(model_type)
+    rope = getattr(hugging, "rope_parameters", None) or {}  # by kind of layer where these differ
+    bases = {
+        "rope_theta": rope.get("full_attention", rope).get("rope_theta"),
+        "rope_local_base_freq": rope.get("sliding_attention", rope).get("rope_theta"),
+    }
     for key, value in FAMILIES[model_type].defaults.items():
-        assert getattr(hugging, key) == value
+        assert (bases[key] if key in bases else getattr(hugging, key)) == value
 
 
 def test_an_explicit_null_undoes_a_default() -> None:

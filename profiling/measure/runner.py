@@ -146,7 +146,8 @@ class Runner(Generic[M]):
         reads = plain_reads(self.cases, workload.steps, record.floors)
         product = SquareMatmul(self.model.device, self.model.dtype)
         matmul = PlainMatmul(product, self.clock, workload.steps, record.matmuls)
-        done = 1 + max((look.round for look in record.machine), default=-1)
+        whole = {look.round for look in record.machine} & {sample.round for sample in record.samples}
+        done = 1 + max(whole, default=-1)
         stored: list[list[Any]] = [record.samples, record.ttft, record.floors, record.matmuls]
         for timed in stored:  # what a round left that was broken off is timed again
             timed[:] = [one for one in timed if one.round < done]
