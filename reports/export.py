@@ -32,10 +32,10 @@ def check(arguments: argparse.Namespace) -> None:
 
 
 def write_samples(arguments: argparse.Namespace, record: Record) -> None:
-    """The samples, where they were asked for. Raises UserError for a run that times no single steps."""
+    """The samples, where they were asked for. Raises UserError for a run that has none."""
     if not arguments.csv and not arguments.jsonl:
         return
-    if not isinstance(record, Measurement):
+    if not isinstance(record, Measurement) or not record.samples:
         raise UserError(f"a run of {record.kind()} has no timed steps to write")
     rows = list(samples(record))
     if arguments.csv:
