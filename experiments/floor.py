@@ -89,10 +89,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     if resumed is None:
         _note_choice(arguments, runner, variants, added)
     _measure(arguments, runner, console)
-    export.write_samples(arguments, runner.record)
     show(console, brief(study(runner.run)), f"Report: {runner.run.path / 'report.md'}, report.html")
     if arguments.json:
         cli.print_json(summary(runner.run))
+    export.write_samples(arguments, runner.record)
     return 0
 
 

@@ -209,7 +209,7 @@ def _stored_figure(tokens: Sequence[StoredToken]) -> list[Figure]:
         for token in tokens
         if token.ms
     ]
-    caption = "What a token of context adds to a step, with its interval; the mark is a plain read of its bytes."
+    caption = "What a token of context adds to a step, with its interval; the mark: reading its bytes."
     return [Figure("stored", caption, [Bars("us per token of context", bars)])] if bars else []
 
 

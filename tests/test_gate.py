@@ -182,7 +182,9 @@ def test_what_is_wrong_at_one_timed_context_only_is_seen_there_and_nowhere_else(
     decoder = Decoder.of(ladder()["sdpa"], tiny)
     fault(50, 56, decoder)
     failing = [name for name in CHECKS if gate.check_only(decoder, name).status == "fail"]
-    assert failing == ["contexts", "every slot", *also] and said in gate.check_only(decoder, "contexts").reason
+    assert (
+        failing == ["contexts", "every slot", *also] and said in gate.check_only(decoder, "contexts").reason
+    )
     assert other.check(decoder).status == "pass"
 
 

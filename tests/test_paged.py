@@ -163,7 +163,7 @@ def test_sharing_a_prefix_is_bit_equal_to_not_sharing(rung, model, batch: int) -
     prefill_shared(first, system)
     got, held = prefill_shared(second, torch.cat([system, question], dim=1))
     assert held == 16 and [r[:1] for r in first.cache.rows] == [r[:1] for r in second.cache.rows]
-    alone.prefill(system)  # as the first did: a pass over 16 tokens may run through other kernels than one over 20
+    alone.prefill(system)  # as the first did: 16 tokens at once may take other kernels than 20
     alone.rewind(16)
     logits = alone.extend(torch.cat([system[:, 16:], question], dim=1))
     assert torch.equal(got, logits[:, -1])
