@@ -11,7 +11,7 @@ from typing import Any
 from variants.config import GPTConfig, Rope
 from variants.errors import UserError
 from variants.families import FAMILIES
-from variants.hf_config import LAYER_TYPES, HfConfig, positive_number, predicate, whole_number
+from variants.hf_config import FULL, LAYER_TYPES, HfConfig, positive_number, predicate, whole_number
 
 ROPES = ("default", "linear", "llama3", "yarn")
 PLAIN_THETA = 10000.0  # the base that a config.json may leave out
@@ -97,9 +97,7 @@ def _refuse_what_is_not_ours(config: HfConfig) -> None:
 def _ropes(config: HfConfig, limit: int) -> tuple[Rope, Rope | None]:
     """Rotary positions of a model, and those of its layers with a window where they have others."""
     given = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    by_layer = (
-        given if isinstance(given, dict) and given.keys() <= set(LAYER_TYPES) else {LAYER_TYPES[0]: given}
-    )
+    by_layer = given if isinstance(given, dict) and given.keys() <= set(LAYER_TYPES) else {FULL: given}
     full, local = (by_layer.get(name) or {} for name in LAYER_TYPES)
     theta, local_theta = config.get("rope_theta", PLAIN_THETA), config.get("rope_local_base_freq")
     if not local and local_theta is None:

@@ -12,7 +12,7 @@ from typing import Any
 from variants.errors import UserError
 from variants.families import ALIASES, FAMILIES, REFUSED_KEYS, Family
 
-LAYER_TYPES = ("full_attention", "sliding_attention")
+LAYER_TYPES = FULL, SLIDING = "full_attention", "sliding_attention"
 # Far beyond any model, and near enough that a typing error is refused before memory is asked for it
 MAX, MAX_LAYERS, MAX_NUMBER = 1 << 24, 1000, 1e12
 MAX_JSON_BYTES = 64 << 20  # the index of a model of a terabyte has ten
@@ -134,7 +134,7 @@ class HfConfig:
                 count = f"{len(named)} entries for {n_layer} layers"
                 what = shortened(sorted(unknown)) if unknown else count
                 raise UserError(f"{self.where}: layer_types has {what}: cannot size this cache")
-            sliding = [name == "sliding_attention" for name in named]
+            sliding = [name == SLIDING for name in named]
         return tuple(self.whole("sliding_window") if slides else None for slides in sliding)
 
     @property

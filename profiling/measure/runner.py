@@ -147,7 +147,7 @@ class Runner(Generic[M]):
         product = SquareMatmul(self.model.device, self.model.dtype)
         matmul = PlainMatmul(product, self.clock, workload.steps, record.matmuls)
         whole = {look.round for look in record.machine} & {sample.round for sample in record.samples}
-        done = 1 + max(whole, default=-1)
+        done = 1 + max(whole, default=-1)  # looks are also at rounds of other visits, samples of broken ones
         stored: list[list[Any]] = [record.samples, record.ttft, record.floors, record.matmuls]
         for timed in stored:  # what a round left that was broken off is timed again
             timed[:] = [one for one in timed if one.round < done]
